@@ -1,0 +1,1 @@
+"""What a build or scan shows a person: histograms, contact sheets, reasons, in one HTML file."""

@@ -1,0 +1,1 @@
+"""Dataset folders: plan, index, manifest, commit, verify."""

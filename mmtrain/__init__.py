@@ -1,0 +1,1 @@
+"""mmtrain: the training core that eats mmdata's stream."""
