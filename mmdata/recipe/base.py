@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 Role = Literal["statistic", "transform"]
 """What an operator does to a sample: measure it (scan) or change it (build)."""
@@ -19,6 +19,11 @@ OperatorModality = Literal["image", "video", "audio", "text"]
 """What an operator works on."""
 
 MODALITIES: tuple[OperatorModality, ...] = ("image", "video", "audio", "text")
+
+
+def mistake(message: str, at: tuple[str | int, ...] = ()) -> PydanticCustomError:
+    """A validation error whose message is shown as it is, at this place below the value that was checked."""
+    return PydanticCustomError("mistake", "{message}", {"message": message, "at": at})
 
 
 def _make_strict(node: Any) -> None:

@@ -1,0 +1,438 @@
+"""The sections of a recipe: every setting with its type, default and meaning. Knows no file, no YAML, no operator.
+
+The docstring under a field is its description in the published JSON Schema. Checks that need one section live here;
+those that need several are in `checks`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+
+from mmdata.recipe.base import Section, mistake
+from mmdata.recipe.operators import OperatorIn
+from mmdata.recipe.sizes import BitRate, Bytes, CommandLineText, Path, Pixels, Seconds, Shape, show
+from mmdata.recipe.sources import Source
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _auto_or_list(value: Any) -> str:
+    return "list" if isinstance(value, (list, tuple)) else "auto"
+
+
+Auto = Annotated[Literal["auto"], Tag("auto")]
+AutoOrShapes = Annotated[
+    Auto | Annotated[tuple[Shape, ...], Field(min_length=1), Tag("list")], Discriminator(_auto_or_list)
+]
+AutoOrSeconds = Annotated[
+    Auto | Annotated[tuple[Seconds, ...], Field(min_length=1), Tag("list")], Discriminator(_auto_or_list)
+]
+AutoOrCounts = Annotated[
+    Auto | Annotated[tuple[Count, ...], Field(min_length=1), Tag("list")], Discriminator(_auto_or_list)
+]
+
+
+class Scan(Section):
+    """How each file is looked at once."""
+
+    check: Literal["decode", "header"] = "decode"
+    """`decode` proves every medium by decoding it whole; `header` reads headers only, for sources you trust."""
+    statistics: tuple[Annotated[Section, OperatorIn("statistic")], ...] = ()
+    """Statistics to measure, by name or with arguments; each fills a `stat.NAME` column for filters and reports."""
+    exact_frames: bool = False
+    """Count the frames of every video by reading it, even where its header is honest."""
+    partition: Count = 4096
+    """Samples that one worker scans at a time."""
+
+
+class Filter(Section):
+    """A rule that samples must meet. What it drops is listed in the quarantine under its name."""
+
+    name: str
+    """Name in reports; by default the expression itself."""
+    keep: str = Field(min_length=1)
+    """Expression over catalog columns: `width >= 256 and duration < 30`. A sample is kept where it is true."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"name": data, "keep": data}
+        if isinstance(data, Mapping) and "name" not in data and "keep" in data:
+            return {**data, "name": data["keep"]}
+        return data
+
+
+class Transforms(Section):
+    """What is done to each modality, in order. No transforms: media are stored byte for byte."""
+
+    image: tuple[Annotated[Section, OperatorIn("transform", "image")], ...] = ()
+    """Transforms of pictures."""
+    video: tuple[Annotated[Section, OperatorIn("transform", "video")], ...] = ()
+    """Transforms of videos: temporal ones choose frames, spatial ones change each."""
+    audio: tuple[Annotated[Section, OperatorIn("transform", "audio")], ...] = ()
+    """Transforms of recordings."""
+    text: tuple[Annotated[Section, OperatorIn("transform", "text")], ...] = ()
+    """Transforms of captions and other fields."""
+
+
+class ImageBuckets(Section):
+    """Shapes that pictures are grouped by, by aspect ratio, at about the same number of pixels."""
+
+    shapes: AutoOrShapes = "auto"
+    """`auto` chooses `count` shapes for the data; or a list such as `[512x512, 640x384]` (width x height)."""
+    count: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Number of shapes for `auto`."""
+    pixels: Pixels = 512 * 512
+    """Pixels of a shape for `auto`: each shape has at most this many."""
+    multiple_of: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Width and height of a shape are multiples of this."""
+    max_aspect: Annotated[float, Field(ge=1)] = 2.0
+    """Longest side over shortest side of a shape, at most."""
+    max_crop: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Share of a picture's area that a fit may cut away, at most; a sample that fits nowhere is dropped by name."""
+    max_upscale: Annotated[float, Field(ge=1)] | None = None
+    """Factor by which a side may be enlarged, at most; a sample that fits nowhere is dropped by name."""
+
+    @field_validator("shapes")
+    @classmethod
+    def _differ(cls, value: Any) -> Any:
+        if value != "auto" and len(set(value)) < len(value):
+            twice = next(shape for shape in value if value.count(shape) > 1)
+            raise mistake(f"the shape {twice[0]}x{twice[1]} is listed twice")
+        return value
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.shapes == "auto" and self.pixels < self.multiple_of**2:
+            raise mistake(
+                f"no shape has at most {self.pixels} pixels and sides that are multiples of {self.multiple_of}; "
+                f"set pixels to {self.multiple_of}*{self.multiple_of} or more"
+            )
+        return self
+
+
+class VideoBuckets(ImageBuckets):
+    """Shapes and frame counts that videos are grouped by."""
+
+    frames: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 17, 33)
+    """Frame counts, increasing. A video goes to the largest that it fills."""
+
+    @field_validator("frames")
+    @classmethod
+    def _increase(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        return _increasing(value, "frames")
+
+
+class AudioBuckets(Section):
+    """Durations that recordings are grouped by."""
+
+    edges: AutoOrSeconds = "auto"
+    """Upper edges in seconds, increasing; `auto` computes the `count` edges with the least padding."""
+    count: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Number of edges for `auto`."""
+
+    @field_validator("edges")
+    @classmethod
+    def _increase(cls, value: Any) -> Any:
+        return value if value == "auto" else _increasing(value, "edges")
+
+
+class TextBuckets(Section):
+    """Lengths that texts are grouped by."""
+
+    edges: AutoOrCounts = "auto"
+    """Upper edges in units of `length`, increasing; `auto` computes the `count` edges with the least padding."""
+    count: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Number of edges for `auto`."""
+    multiple_of: Count = 1
+    """Edges that `auto` computes are multiples of this."""
+    length: str = "text_tokens"
+    """Catalog column that holds the length."""
+
+    @field_validator("edges")
+    @classmethod
+    def _increase(cls, value: Any) -> Any:
+        return value if value == "auto" else _increasing(value, "edges")
+
+
+class Buckets(Section):
+    """How samples of one modality are grouped into shapes that can be batched. A modality without is not grouped."""
+
+    image: ImageBuckets | None = None
+    """Buckets of pictures."""
+    video: VideoBuckets | None = None
+    """Buckets of videos."""
+    audio: AudioBuckets | None = None
+    """Buckets of recordings."""
+    text: TextBuckets | None = None
+    """Buckets of samples without media."""
+
+
+class Packing(Section):
+    """Samples are joined into packs that never exceed a budget."""
+
+    budget: Count
+    """Length of a pack, in units of `length`."""
+    length: str = "text_tokens"
+    """Catalog column that holds a sample's length."""
+    buffer: Count = 1024
+    """Samples that wait at a time for a pack they fit in; more fill packs better."""
+    oversize: Literal["error", "drop"] = "error"
+    """What happens to a sample longer than the budget: the job ends, or the sample goes to the quarantine."""
+
+
+class Splits(Section):
+    """Shares of the samples that go to splits other than `train`, by hash: a sample's split never changes."""
+
+    val: Share = 0.0
+    """Share of the validation split."""
+    test: Share = 0.0
+    """Share of the test split."""
+    by: Literal["key", "group"] = "key"
+    """What is hashed. `group` keeps samples of one group together (the key where there is no group)."""
+
+    @model_validator(mode="after")
+    def _leave_train(self) -> Self:
+        total = self.val + self.test
+        if total >= 1:
+            raise mistake(f"the splits take {total:g} of the samples: nothing is left for train; use shares below 1")
+        return self
+
+
+class Output(Section):
+    """The dataset folder that the build writes."""
+
+    path: Path
+    """Folder or URL of the dataset."""
+    format: Literal["webdataset", "arrow"] = "webdataset"
+    """Tar shards in the WebDataset layout, or Arrow IPC files."""
+    max_samples: Count = 10_000
+    """Samples in a shard, at most."""
+    max_bytes: Bytes = 256 * 1024**2
+    """Bytes in a shard, at most; a larger sample gets a shard of its own."""
+    order: Literal["shuffle", "source"] = "shuffle"
+    """Samples in shuffled order, the same for the same seed, or in the order of the sources."""
+    window: Count | None = None
+    """Samples that are shuffled among each other; by default all. A window keeps reads of the sources local."""
+    folder_per_bucket: bool = False
+    """A folder of shards for each bucket; by default shards mix buckets and the index tells them apart."""
+    energon: bool = False
+    """Also write the `.nv-meta` files with which Megatron-Energon opens the dataset."""
+
+    @model_validator(mode="after")
+    def _tar_for_energon(self) -> Self:
+        if self.energon and self.format != "webdataset":
+            raise mistake("energon reads WebDataset shards only; set format to webdataset, or energon to false")
+        return self
+
+
+class ImageEncode(Section):
+    """How pictures that were changed are written."""
+
+    format: Literal["keep", "jpeg", "png", "webp", "avif"] = "keep"
+    """Format of all stored pictures; `keep` stays with each picture's own (JPEG where that cannot be written)."""
+    quality: Annotated[int, Field(ge=1, le=100)] = 90
+    """Quality of lossy formats."""
+    lossless: bool = False
+    """Write WebP and AVIF without loss."""
+    subsampling: Literal["4:4:4", "4:2:2", "4:2:0"] = "4:2:0"
+    """Chroma subsampling of JPEG and AVIF."""
+
+    @model_validator(mode="after")
+    def _can_be_lossless(self) -> Self:
+        if self.lossless and self.format == "jpeg":
+            raise mistake("jpeg cannot be lossless; use png, webp or avif")
+        return self
+
+
+class VideoEncode(Section):
+    """How videos that were changed are written."""
+
+    codec: Literal["keep", "h264", "vp9", "av1"] = "keep"
+    """Codec of all stored videos; `keep` stays with each video's own (H.264 where that cannot be written)."""
+    crf: Annotated[int, Field(ge=0, le=63)] = 23
+    """Constant rate factor: lower is better and larger. At most 51 for h264."""
+    keyframe_interval: Count = 32
+    """Frames between key frames, at most; small values make sparse reading cheap."""
+    audio: bool = True
+    """Carry the audio track."""
+
+    @model_validator(mode="after")
+    def _crf_fits(self) -> Self:
+        if self.codec in ("h264", "keep") and self.crf > 51:
+            raise mistake(f"crf of h264 is at most 51, found {self.crf}")
+        return self
+
+
+class AudioEncode(Section):
+    """How recordings that were changed are written."""
+
+    format: Literal["keep", "flac", "wav", "opus"] = "keep"
+    """Format of all stored recordings; `keep` stays with each recording's own (FLAC where that cannot be written)."""
+    bits: Literal[16, 24] = 16
+    """Bits per sample of FLAC and WAV."""
+    bitrate: BitRate = 96_000
+    """Bit rate of Opus, bits per second."""
+
+
+class Encode(Section):
+    """How media that a transform changed are written."""
+
+    image: ImageEncode = ImageEncode()
+    """Pictures."""
+    video: VideoEncode = VideoEncode()
+    """Videos."""
+    audio: AudioEncode = AudioEncode()
+    """Recordings."""
+
+
+class Decode(Section):
+    """How media become pixels and samples."""
+
+    alpha: Literal["white", "black", "drop"] = "white"
+    """Transparent pixels are laid over white or black, or their colour is taken as it is."""
+
+
+def _bad_limit(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise mistake(f"expected a count such as 100 or a share such as 0.1, found {show(value)}")
+    if value < 0:
+        raise mistake(f"must not be negative, found {value}")
+    if isinstance(value, float) and value > 1:
+        raise mistake(f"a share is at most 1.0, found {value}; write a count without a decimal point")
+    return value
+
+
+class Limits(Section):
+    """What one sample may cost, and how many may be bad."""
+
+    max_bad: Annotated[int | float, BeforeValidator(_bad_limit)] = 0.1
+    """Bad samples before the job ends with exit code 3: a count (`100`) or a share of all (`0.1`)."""
+    cpu: Seconds = 60.0
+    """CPU time of one sample; when it is over, the sample is tried once more alone."""
+    wall: Seconds = 300.0
+    """Wall time of one sample."""
+    memory: Bytes = 2 * 1024**3
+    """Memory of one sample's process."""
+    max_pixels: Pixels = 178_956_970
+    """Pixels of a picture or frame."""
+    max_seconds: Seconds | None = None
+    """Duration of a video or recording; no limit by default."""
+    max_item: Bytes = 1024**3
+    """Bytes of one medium."""
+    truncated: Literal["reject", "repair"] = "reject"
+    """A picture that ends early is rejected, or shown as far as it goes."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.wall < self.cpu:
+            raise mistake(f"wall ({self.wall:g} s) must not be less than cpu ({self.cpu:g} s)")
+        return self
+
+
+class StorageOptions(Section):
+    """How object stores are reached. Credentials come from the environment, never from a recipe."""
+
+    endpoint: str | None = None
+    """Endpoint URL of an S3-compatible store."""
+    region: str | None = None
+    """Region of the store."""
+    anonymous: bool = False
+    """Send unsigned requests."""
+    virtual_host: bool = False
+    """Put the bucket in the host name instead of the path."""
+    retries: Annotated[int, Field(ge=0)] = 8
+    """Tries after the first one fails."""
+    backoff: Seconds = 0.2
+    """First pause between tries; doubled each time, with jitter."""
+    max_backoff: Seconds = 20.0
+    """Longest pause between tries."""
+    deadline: Seconds = 300.0
+    """Time for one request with all its tries."""
+    timeout: Seconds = 60.0
+    """Time for one try."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"https?://.", value):
+            raise mistake(f"expected a URL that starts with http:// or https://, found {show(value)}")
+        return value
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.backoff > self.max_backoff:
+            raise mistake(f"backoff ({self.backoff:g} s) must not exceed max_backoff ({self.max_backoff:g} s)")
+        return self
+
+
+class Recipe(Section):
+    """A dataset build: where samples come from, what is measured, kept and changed, and what is written."""
+
+    version: Literal[1] = 1
+    """Version of the recipe format."""
+    name: Annotated[str, Field(min_length=1, max_length=100)] = "data"
+    """Prefix of the shards' names: letters, digits, `_` and `-`."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Key of every random draw."""
+    source: Annotated[tuple[Source, ...], Field(min_length=1)]
+    """Where samples come from; several sources are joined in this order."""
+    catalog: Path = ""
+    """Folder or URL of the catalog that the scan writes; by default `output.path` + `.catalog`."""
+    scan: Scan = Scan()
+    """How each file is looked at once."""
+    filters: tuple[Filter, ...] = ()
+    """Rules that samples must meet, in order."""
+    transforms: Transforms = Transforms()
+    """What is done to each modality."""
+    buckets: Buckets = Buckets()
+    """Shapes and lengths that samples are grouped by."""
+    packing: Packing | None = None
+    """Joining of samples into packs; none by default."""
+    splits: Splits = Splits()
+    """Shares of validation and test samples."""
+    output: Output
+    """The dataset folder."""
+    encode: Encode = Encode()
+    """How changed media are written."""
+    limits: Limits = Limits()
+    """What one sample may cost, and how many may be bad."""
+    decode: Decode = Decode()
+    """How media become pixels and samples."""
+    storage: StorageOptions = StorageOptions()
+    """How object stores are reached."""
+    workers: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Worker processes; 0 is one for each core. The result does not depend on it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_catalog(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("catalog", "") != "":
+            return data
+        output = data.get("output")
+        path = output.get("path") if isinstance(output, Mapping) else getattr(output, "path", None)
+        if not isinstance(path, str) or not path:
+            return data
+        joined = path.rstrip("/") + ".catalog"
+        return {**data, "catalog": CommandLineText(joined) if isinstance(path, CommandLineText) else joined}
+
+    @field_validator("name")
+    @classmethod
+    def _safe(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
+            raise mistake(f"a name has letters, digits, '_' and '-' only, found '{value}'")
+        return value
+
+
+def _increasing(value: tuple[Any, ...], word: str) -> tuple[Any, ...]:
+    for before, after in itertools.pairwise(value):
+        if after <= before:
+            raise mistake(f"{word} must increase, but {after:g} follows {before:g}")
+    return value
