@@ -9,6 +9,7 @@ What the scalar geometry of a sample with many media means: `width`/`height` are
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,12 +26,86 @@ Modality = Literal["image", "video", "audio", "text", "mixed"]
 
 EXTENSIONS: dict[str, Kind] = {
     **dict.fromkeys(
-        "jpg jpeg jpe jfif png webp bmp dib tif tiff gif avif avifs heic heif hif jp2 j2k jpx jpf ppm pgm pbm pnm pfm ico"
-        " mpo tga apng qoi dds pcx".split(),
+        [
+            "jpg",
+            "jpeg",
+            "jpe",
+            "jfif",
+            "png",
+            "webp",
+            "bmp",
+            "dib",
+            "tif",
+            "tiff",
+            "gif",
+            "avif",
+            "avifs",
+            "heic",
+            "heif",
+            "hif",
+            "jp2",
+            "j2k",
+            "jpx",
+            "jpf",
+            "ppm",
+            "pgm",
+            "pbm",
+            "pnm",
+            "pfm",
+            "ico",
+            "mpo",
+            "tga",
+            "apng",
+            "qoi",
+            "dds",
+            "pcx",
+        ],
         "image",
     ),
-    **dict.fromkeys("mp4 m4v mov mkv webm avi mpg mpeg ts m2ts flv wmv ogv 3gp 3g2 gifv h264 mjpeg".split(), "video"),
-    **dict.fromkeys("wav flac mp3 ogg oga opus m4a aac aiff aif amr wma caf w64 au mka".split(), "audio"),
+    **dict.fromkeys(
+        [
+            "mp4",
+            "m4v",
+            "mov",
+            "mkv",
+            "webm",
+            "avi",
+            "mpg",
+            "mpeg",
+            "ts",
+            "m2ts",
+            "flv",
+            "wmv",
+            "ogv",
+            "3gp",
+            "3g2",
+            "gifv",
+            "h264",
+            "mjpeg",
+        ],
+        "video",
+    ),
+    **dict.fromkeys(
+        [
+            "wav",
+            "flac",
+            "mp3",
+            "ogg",
+            "oga",
+            "opus",
+            "m4a",
+            "aac",
+            "aiff",
+            "aif",
+            "amr",
+            "wma",
+            "caf",
+            "w64",
+            "au",
+            "mka",
+        ],
+        "audio",
+    ),
 }
 """File extension (lower case, no dot) to kind. A GIF, WebP or AVIF is an image unless the recipe asks for video."""
 
@@ -107,6 +182,36 @@ def unescape_key(key: str) -> str:
     """Inverse of `escape_key`."""
     head, slash, base = key.rpartition("/")
     return head + slash + base.replace("%2E", ".").replace("%25", "%")
+
+
+def modality(kinds: Sequence[str]) -> Modality:
+    """What a sample with media of these kinds is."""
+    distinct = {kind for kind in kinds if kind != "data"}
+    if len(distinct) > 1:
+        return "mixed"
+    only: Modality = next(iter(distinct), "text")  # type: ignore[arg-type]
+    return only
+
+
+def geometry(media: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The scalar columns of a sample from those of its media, by the rule at the head of this module."""
+    pictures = [m for m in media if m["width"] and m["height"]]
+    largest = max(pictures, key=lambda m: m["width"] * m["height"], default=None)
+    sounding = next((m for m in media if m["sample_rate"]), None)
+    timed = next((m for m in media if m["fps"]), None)
+    frames = [m["frames"] for m in media if m["frames"] is not None]
+    durations = [m["duration"] for m in media if m["duration"] is not None]
+    return {
+        "width": largest["width"] if largest else None,
+        "height": largest["height"] if largest else None,
+        "frames": sum(frames) if frames else None,
+        "duration": sum(durations) if durations else None,
+        "fps": timed["fps"] if timed else None,
+        "sample_rate": sounding["sample_rate"] if sounding else None,
+        "channels": sounding["channels"] if sounding else None,
+        "size_bytes": sum(m["size_bytes"] or 0 for m in media),
+        "length": media[0]["length"] if media else None,
+    }
 
 
 MEDIA = pa.struct(

@@ -1,0 +1,375 @@
+"""Build: carry out the plan, a shard at a time, and commit the dataset.
+
+A shard is a pure function of (plan, shard number): any worker, host, order or number of kills gives the same bytes. A shard
+whose record lies in the build folder is never built again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from mmdata.engines.local import run
+from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError, StorageError
+from mmdata.media.sandbox import Failure, Sandbox
+from mmdata.media.sandbox import Limits as SandboxLimits
+from mmdata.operators.chain import Setup
+from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_fields
+from mmdata.recipe import MODALITIES, Limits, Recipe, dump
+from mmdata.report.dataset import dataset_report
+from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef, geometry, modality
+from mmdata.shards.catalog import Catalog
+from mmdata.shards.commit import clean, fold, read_records
+from mmdata.shards.dataset import BUILD_FOLDER, MANIFEST, REPORT_FILE, Manifest, has_dataset, open_manifest
+from mmdata.shards.plan import Plan, PlannedShard, make_plan, plan_fingerprint
+from mmdata.shards.planfile import WorkPlan, load_plan, save_plan
+from mmdata.shards.records import Record, committed_numbers, read_verdicts, write_record, write_verdicts
+from mmdata.shards.rows import Rows, write_rows
+from mmdata.shards.writer import ShardWriter
+from mmdata.storage import Storage, join, open_storage
+
+PRELOAD = ("mmdata.build", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
+"""Modules that worker processes start with."""
+
+STICKY = frozenset({"DecodeTimeout", "DecoderCrash", "MemoryLimit"})
+"""Verdicts that may depend on the machine's load: stored as they are found, and not tried again after a kill."""
+
+ROWS_AT_ONCE = 256
+"""Catalog rows of a shard that are Python objects at a time."""
+
+Progress = Callable[[int, int, int], None]
+"""Called with (samples finished, samples planned, samples dropped)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to build a shard. Sent to each worker once."""
+
+    storage: Storage
+    output: str
+    work: str
+    """Local folder for temporary files, on the output's file system when the output is local."""
+    plan: str
+    """Path of the plan file."""
+    rows: str
+    """Path of the mapped catalog rows."""
+    format: str
+    columns: tuple[str, ...]
+    """Member extensions of the dataset (Arrow shards only)."""
+    setup: Setup
+    sandbox: SandboxLimits
+    check: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with the files that workers read, ready to run."""
+
+    recipe: Recipe
+    storage: Storage
+    plan: Plan
+    job: Job
+
+
+def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Prepared:
+    """Plan the build and lay out what workers need.
+
+    Raises:
+        DatasetError: the output holds a dataset that another recipe or catalog gave, and `overwrite` is not set.
+    """
+    storage = open_storage(recipe.storage_settings())
+    output = recipe.output.path
+    if has_dataset(storage, output):
+        found = open_manifest(storage, output)
+        if found.plan != plan_fingerprint(recipe, catalog):
+            if not overwrite:
+                raise DatasetError(
+                    f"{output}: holds a dataset built from another recipe or catalog; "
+                    "choose another output.path, or replace it with --overwrite"
+                )
+            storage.delete(join(output, MANIFEST))
+    plan = make_plan(recipe, catalog)
+    work = _work_folder(storage, output)
+    plan_path = os.path.join(work, f"plan-{plan.fingerprint}.arrow")
+    rows_path = os.path.join(work, f"rows-{catalog.fingerprint}.arrow")
+    if not os.path.exists(plan_path):
+        save_plan(plan, plan_path)
+    if not os.path.exists(rows_path):
+        write_rows(catalog, rows_path)
+    setup = Setup(
+        storage=storage,
+        limits=recipe.limits,
+        decode=recipe.decode,
+        check=recipe.scan.check,
+        transforms={each: getattr(recipe.transforms, each) for each in MODALITIES},
+        encode=recipe.encode,
+        seed=recipe.seed,
+    )
+    columns = tuple(member_columns(catalog, recipe)) if recipe.output.format == "arrow" else ()
+    sandbox = SandboxLimits(cpu_s=recipe.limits.cpu, wall_s=recipe.limits.wall, memory_bytes=recipe.limits.memory)
+    job = Job(
+        storage, output, work, plan_path, rows_path, recipe.output.format, columns, setup, sandbox, recipe.scan.check
+    )
+    return Prepared(recipe, storage, plan, job)
+
+
+def member_columns(catalog: Catalog, recipe: Recipe) -> list[str]:
+    """Member extensions that samples of the dataset may have: the columns of its Arrow shards."""
+    columns: set[str] = set()
+    for field, kind, format, codec in catalog.members:
+        transformed = kind in MODALITIES and bool(getattr(recipe.transforms, kind))
+        info = MediaInfo(format=format, codec=codec)
+        columns |= possible_fields(field, kind, info, recipe.encode, transformed=transformed)
+    return sorted(columns | ({"txt"} if recipe.transforms.text else set()))
+
+
+def shard_range(text: str, count: int) -> range:
+    """The shard numbers of range `i/n` (0 ≤ i < n) of `count` shards: contiguous, covering all, differing by at most one.
+
+    Raises:
+        ConfigError: `text` is not of that form.
+    """
+    part, slash, parts = text.partition("/")
+    if not slash or not part.isdigit() or not parts.isdigit() or not int(part) < int(parts):
+        raise ConfigError(f"--shard-range {text}: expected I/N with 0 ≤ I < N, such as 0/4 for the first of four")
+    return range(count * int(part) // int(parts), count * (int(part) + 1) // int(parts))
+
+
+def build_shards(prepared: Prepared, numbers: range, *, workers: int, progress: Progress | None = None) -> int:
+    """Build those of `numbers` that have no record yet. Returns how many were built.
+
+    Raises:
+        ErrorLimitExceeded: more samples failed than `limits.max_bad` allows.
+    """
+    plan, job = prepared.plan, prepared.job
+    done = committed_numbers(job.storage, job.output, plan.fingerprint, numbers)
+    shards = [plan.shards[number] for number in numbers]
+    planned = sum(shard.stop - shard.start for shard in shards)
+    finished = sum(shard.stop - shard.start for shard in shards if shard.number in done)
+    failed = 0
+
+    def on_done(number: int, dropped: int) -> None:
+        nonlocal finished, failed
+        shard = plan.shards[number]
+        finished, failed = finished + shard.stop - shard.start, failed + dropped
+        if progress is not None:
+            progress(finished, planned, failed)
+        check_limit(prepared.recipe.limits, _bad_in_plan(plan) + failed, plan.read, f"{finished} of {planned} planned")
+
+    if progress is not None:
+        progress(finished, planned, failed)
+    todo = [number for number in numbers if number not in done]
+    run("mmdata.build:build_shard", job, todo, workers=workers, on_done=on_done, preload=PRELOAD)
+    return len(todo)
+
+
+def _bad_in_plan(plan: Plan) -> int:
+    return sum(count for reason, count in plan.dropped_counts.items() if reason.startswith("scan/"))
+
+
+def check_limit(limits: Limits, bad: int, rows: int, where: str) -> None:
+    """Raise ErrorLimitExceeded when `bad` of `rows` is more than `limits.max_bad`."""
+    if not limits.allows(bad, rows):
+        raise ErrorLimitExceeded(
+            f"{bad} of {rows} samples are bad after {where}, over limits.max_bad {limits.max_bad}; "
+            "mend or exclude them, or raise the limit: what is built stays, and the same command goes on"
+        )
+
+
+def commit(prepared: Prepared) -> Manifest:
+    """Fold the records of all shards into the dataset. The manifest is written last."""
+    storage, output, plan = prepared.storage, prepared.job.output, prepared.plan
+    records = read_records(storage, output, plan)
+    failed = sum(len(record.dropped) for record in records)
+    check_limit(prepared.recipe.limits, _bad_in_plan(plan) + failed, plan.read, "all shards")
+    if not any(record.samples for record in records):
+        raise DatasetError(f"{output}: every sample failed in the build; see {join(output, BUILD_FOLDER, 'records')}")
+    manifest = fold(storage, output, plan, records, Rows(prepared.job.rows), dump(prepared.recipe))
+    storage.write(join(output, REPORT_FILE), dataset_report(storage, output, manifest).encode())
+    storage.write(join(output, MANIFEST), manifest.to_json())
+    clean(storage, output, manifest)
+    return manifest
+
+
+def _work_folder(storage: Storage, output: str) -> str:
+    """Where temporary files go: inside a local output, else a folder of this user's for this output."""
+    local = storage.local_path(output)
+    if local is not None:
+        return os.path.join(local, BUILD_FOLDER, "work")
+    name = f"mmdata-{getpass.getuser()}-{xxhash.xxh3_64_hexdigest(output.encode())}"
+    return os.path.join(tempfile.gettempdir(), name)
+
+
+# --- in the worker ------------------------------------------------------------------------------------------------
+
+_plan: Callable[[str], WorkPlan] = lru_cache(maxsize=1)(load_plan)
+_rows: Callable[[str], Rows] = lru_cache(maxsize=1)(Rows)
+
+
+def build_shard(number: int, job: Job) -> int:
+    """Build shard `number`, upload it and write its record. Returns the number of samples dropped."""
+    plan = _plan(job.plan)
+    shard = plan.shards[number]
+    writer = _Shard(shard, plan, job)
+    try:
+        with Sandbox("mmdata.operators.process:process", job.setup, limits=job.sandbox) as sandbox:
+            for row, place, result in _results(shard, plan, job, writer, sandbox):
+                writer.add(row, place, result)
+        return writer.commit()
+    finally:
+        writer.discard()
+
+
+def _results(
+    shard: PlannedShard, plan: WorkPlan, job: Job, writer: _Shard, sandbox: Sandbox
+) -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
+    """(catalog row, place in the plan, result) of each sample in order. Only what must be decoded goes to the sandbox."""
+    waiting: deque[tuple[dict[str, Any], int, BuildItem | Failure]] = deque()
+
+    def items() -> Iterator[BuildItem]:
+        for row, place in _planned_rows(shard, plan, job):
+            known = writer.verdicts.get(row["key"])
+            item = Failure(*known) if known else _item(row, plan, place, job)
+            waiting.append((row, place, item))
+            if isinstance(item, BuildItem) and not is_copy(item, job.setup):
+                yield item
+
+    def ready() -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
+        while waiting and (isinstance(waiting[0][2], Failure) or is_copy(waiting[0][2], job.setup)):
+            row, place, item = waiting.popleft()
+            yield row, place, item if isinstance(item, Failure) else _copy(item, job.setup)
+
+    for result in sandbox.map(items()):
+        yield from ready()
+        row, place, _ = waiting.popleft()
+        yield row, place, result
+    yield from ready()
+
+
+def _planned_rows(shard: PlannedShard, plan: WorkPlan, job: Job) -> Iterator[tuple[dict[str, Any], int]]:
+    rows = _rows(job.rows)
+    for start in range(shard.start, shard.stop, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, shard.stop)
+        yield from zip(rows.take(plan.order[start:stop]).to_pylist(), range(start, stop), strict=True)
+
+
+def _copy(item: BuildItem, setup: Setup) -> Built | Failure:
+    try:
+        return copy(item, setup)
+    except MediaError as error:
+        return Failure(type(error).__name__, str(error))
+
+
+def _item(row: dict[str, Any], plan: WorkPlan, place: int, job: Job) -> BuildItem:
+    media = []
+    for medium in row["media"] or ():
+        ref = MediaRef(**{name: medium[name] for name in MediaRef.__dataclass_fields__})
+        info = MediaInfo(**{name: medium[name] for name in MediaInfo.__dataclass_fields__})
+        media.append((ref, info, medium["digest"]))
+    bucket = plan.buckets[plan.bucket[place]] if plan.bucket[place] >= 0 else None
+    check = job.check == "decode" and row["check"] != "decode"
+    item = BuildItem(row["key"], row["source"], tuple(media), json.loads(row["fields"]), check)
+    if bucket is None:
+        return item
+    target = (bucket.width, bucket.height) if bucket.width and bucket.height else None
+    return BuildItem(item.key, item.leaf, item.media, item.fields, check, target, bucket.frames, bucket.duration)
+
+
+class _Shard:
+    """The open shard of one worker: its file, its quarantine rows and its figures."""
+
+    def __init__(self, shard: PlannedShard, plan: WorkPlan, job: Job) -> None:
+        self.shard, self.plan, self.job = shard, plan, job
+        self.verdicts = read_verdicts(job.storage, job.output, plan.fingerprint, shard.number)
+        self._path = os.path.join(job.work, f"{os.path.basename(shard.file)}.{os.getpid()}.tmp")
+        self._writer: ShardWriter | None = None
+        self._dropped: list[dict[str, Any]] = []
+        self._buckets: dict[str, dict[str, Any]] = {}
+        self._members: dict[str, str] = {}
+
+    def add(self, row: dict[str, Any], place: int, result: Built | Failure) -> None:
+        """Write one sample, or note why it is not in the shard."""
+        if isinstance(result, Failure):
+            return self._drop(row, result)
+        if self._writer is None:
+            self._writer = ShardWriter(self._path, self.shard.file, self.job.format, self.job.columns)
+        stored = _index_row(row, result)
+        bucket = self.plan.buckets[self.plan.bucket[place]].name if self.plan.bucket[place] >= 0 else None
+        pack = int(self.plan.pack[place])
+        placed = {"split": self.shard.split or None, "bucket": bucket, "pack": pack if pack >= 0 else None}
+        try:
+            self._writer.add(result.members, stored | placed)
+        except MediaError as error:
+            return self._drop(row, Failure(type(error).__name__, str(error)))
+        figures = self._buckets.setdefault(bucket or "none", {"samples": 0, "bytes": 0, "frames": 0, "seconds": 0.0})
+        figures["samples"] += 1
+        figures["bytes"] += sum(len(data) for _, data in result.members)
+        figures["frames"] += stored["frames"] or 0
+        figures["seconds"] += stored["duration"] or 0.0
+        for name, _ in result.members:
+            self._members.setdefault(name, EXTENSIONS.get(name.rpartition(".")[2], "data"))
+
+    def _drop(self, row: dict[str, Any], failure: Failure) -> None:
+        if failure.error_class == "StorageError":
+            raise StorageError(f"sample {row['key']}: {failure.message}")
+        if failure.error_class in STICKY and row["key"] not in self.verdicts:
+            self.verdicts[row["key"]] = (failure.error_class, failure.message)
+            write_verdicts(self.job.storage, self.job.output, self.plan.fingerprint, self.shard.number, self.verdicts)
+        place = {name: row[name] for name in ("key", "uri", "offset", "length")}
+        self._dropped.append(place | {"stage": "build", "error_class": failure.error_class, "message": failure.message})
+
+    def commit(self) -> int:
+        """Upload the shard, then write its record. Returns the number of samples dropped."""
+        samples, size, xxh3, index = 0, 0, "", pa.table({})
+        if self._writer is not None and len(self._writer):
+            written = self._writer.close()
+            samples, size, xxh3, index = len(self._writer), written.bytes, written.xxh3, written.index
+            self.job.storage.upload(self._path, join(self.job.output, self.shard.file))
+        record = Record(
+            plan=self.plan.fingerprint,
+            number=self.shard.number,
+            file=self.shard.file,
+            split=self.shard.split,
+            samples=samples,
+            bytes=size,
+            xxh3=xxh3,
+            buckets=self._buckets,
+            members=self._members,
+            dropped=self._dropped,
+        )
+        write_record(self.job.storage, self.job.output, record, index)
+        return len(self._dropped)
+
+    def discard(self) -> None:
+        """Remove the temporary file, if it is still there."""
+        if os.path.exists(self._path):
+            os.remove(self._path)
+
+
+def _index_row(row: dict[str, Any], built: Built) -> dict[str, Any]:
+    """The index columns of a stored sample that do not depend on where it lies."""
+    media = [
+        {name: getattr(info, name) for name in MediaInfo.__dataclass_fields__} | {"size_bytes": 0, "length": None}
+        for _, info, _ in built.media
+    ]
+    digests = [digest for _, _, digest in built.media]
+    shape = geometry(media)
+    names = ("width", "height", "frames", "duration", "fps", "sample_rate", "channels")
+    digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
+    return {name: shape[name] for name in names} | {
+        "key": row["key"],
+        "modality": modality([kind for kind, _, _ in built.media]),
+        "text_chars": row["text_chars"],
+        "text_tokens": row["text_tokens"],
+        "media_digest": digest if digests else None,
+    }

@@ -1,0 +1,310 @@
+"""Scan: open every medium of the sources once and write the catalog, a row per sample, in source order.
+
+Work is cut into the sources' own partitions. A partition whose inputs are as they were is taken over whole; in a changed one
+only new or changed samples are measured. Killing a scan costs the partitions that were open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from mmdata.engines.local import run
+from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound, StorageError
+from mmdata.media.sandbox import Failure, Sandbox
+from mmdata.media.sandbox import Limits as SandboxLimits
+from mmdata.operators.chain import Setup
+from mmdata.operators.registry import statistic_columns, statistics_for
+from mmdata.recipe import MODALITIES, Limits, Recipe
+from mmdata.schema import CATALOG, SourceSample, geometry, modality
+from mmdata.shards.catalog import (
+    HEAD,
+    Catalog,
+    Part,
+    commit_catalog,
+    part_name,
+    partition_of,
+    read_part_facts,
+    write_part,
+)
+from mmdata.sources import Partition, Source, open_source
+from mmdata.storage import Storage, join, open_storage
+
+PRELOAD = ("mmdata.scan", "mmdata.operators.measure", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
+"""Modules that worker processes start with."""
+
+VOLATILE = frozenset({"OperatorError", "StorageError", "MissingMedia"})
+"""Verdicts that a later scan does not take over: their cause lies outside the sample's bytes."""
+
+Progress = Callable[[int, int], None]
+"""Called with (samples done, samples bad)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to scan a partition. Sent to each worker once."""
+
+    storage: Storage
+    catalog: str
+    sources: tuple[Source, ...]
+    setup: Setup
+    sandbox: SandboxLimits
+    statistics: dict[str, pa.DataType]
+    """Catalog columns of the statistics."""
+    scan: str
+    """Fingerprint of the scan settings."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One partition of one source, and the part an earlier scan left of it."""
+
+    ordinal: int
+    source: int
+    partition: Partition
+    name: str
+    earlier: str | None
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What a scan did. `measured` counts the samples that were opened, the rest were taken over from an earlier scan."""
+
+    catalog: Catalog
+    measured: int
+
+
+def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None) -> Scanned:
+    """Scan the sources of `recipe` into its catalog folder.
+
+    Raises:
+        ConfigError: the sources hold no sample at all.
+        ErrorLimitExceeded: more samples are bad than `limits.max_bad`; the catalog is written all the same.
+        StorageError: something could not be read; run again to go on.
+    """
+    storage = open_storage(recipe.storage_settings())
+    catalog = recipe.catalog
+    job = _job(recipe, storage, catalog)
+    earlier = _earlier_parts(storage, catalog)
+    storage.delete(join(catalog, HEAD))
+    done: dict[int, tuple[Part, int]] = {}
+
+    def on_done(task: Task, result: tuple[Part, int]) -> None:
+        done[task.ordinal] = result
+        if progress is not None:
+            parts = [part for part, _ in done.values()]
+            progress(sum(part.rows for part in parts), sum(_bad(part.counts) for part in parts))
+
+    run(
+        "mmdata.scan:scan_partition",
+        job,
+        _tasks(job.sources, earlier),
+        workers=workers,
+        on_done=on_done,
+        preload=PRELOAD,
+    )
+    parts = [done[ordinal][0] for ordinal in sorted(done)]
+    if not sum(part.rows for part in parts):
+        raise ConfigError(_nothing_found(recipe, job.sources))
+    ignored: dict[str, int] = {}
+    for source in job.sources:
+        for extension, count in source.ignored.items():
+            ignored[extension] = ignored.get(extension, 0) + count
+    committed = commit_catalog(storage, catalog, parts, scan=job.scan, check=recipe.scan.check, ignored=ignored)
+    kept = {part.file for part in parts}
+    for file in earlier.values():
+        if file not in kept:
+            storage.delete(join(catalog, file))
+    check_limit(committed, recipe.limits)
+    return Scanned(committed, sum(measured for _, measured in done.values()))
+
+
+def scan_fingerprint(recipe: Recipe) -> str:
+    """Fingerprint of the settings that decide what a row says; a catalog with another one is scanned again.
+
+    The text transforms are among them: lengths are those of the text that the shards will hold.
+    """
+    return recipe.fingerprint("seed", "scan", "decode", "limits", "transforms.text")
+
+
+def check_limit(catalog: Catalog, limits: Limits) -> None:
+    """Raise ErrorLimitExceeded when the catalog holds more bad samples than `limits.max_bad` allows."""
+    bad, rows = _bad(catalog.counts), catalog.rows
+    if limits.allows(bad, rows):
+        return
+    classes = ", ".join(f"{count} {status}" for status, count in catalog.counts.items() if status != "ok")
+    raise ErrorLimitExceeded(
+        f"{bad} of {rows} samples are bad ({classes}), over limits.max_bad {limits.max_bad}; "
+        f"see them with `mmdata inspect {catalog.url} --bad`, mend or exclude them, or raise the limit"
+    )
+
+
+def _bad(counts: Mapping[str, int]) -> int:
+    return sum(count for status, count in counts.items() if status != "ok")
+
+
+def _job(recipe: Recipe, storage: Storage, catalog: str) -> Job:
+    spool = join(catalog, "spool")
+    requested = recipe.scan.statistics
+    setup = Setup(
+        storage=storage,
+        limits=recipe.limits,
+        decode=recipe.decode,
+        check=recipe.scan.check,
+        exact_frames=recipe.scan.exact_frames,
+        digest=recipe.scan.digest,
+        statistics={each: statistics_for(requested, each) for each in MODALITIES},
+        transforms={"text": recipe.transforms.text},
+        seed=recipe.seed,
+    )
+    columns = {name: kind for name, kind in statistic_columns(requested).items() if name not in CATALOG.names}
+    sources = tuple(open_source(each, storage, spool) for each in recipe.source)
+    return Job(storage, catalog, sources, setup, sandbox_limits(recipe.limits), columns, scan_fingerprint(recipe))
+
+
+def sandbox_limits(limits: Limits) -> SandboxLimits:
+    """The limits of one sample, as the sandbox takes them."""
+    return SandboxLimits(cpu_s=limits.cpu, wall_s=limits.wall, memory_bytes=limits.memory)
+
+
+def _earlier_parts(storage: Storage, catalog: str) -> dict[str, str]:
+    """Partition name to the file of parts that an earlier scan, finished or not, left."""
+    try:
+        files = [entry.url.rsplit("/", 1)[-1] for entry in storage.list(catalog, recursive=False)]
+    except NotFound:
+        return {}
+    return {partition_of(file): file for file in files if file.startswith("part-") and file.endswith(".parquet")}
+
+
+def _tasks(sources: Sequence[Source], earlier: Mapping[str, str]) -> Iterator[Task]:
+    ordinal = 0
+    for number, source in enumerate(sources):
+        for partition in source.partitions():
+            name = xxhash.xxh3_64_hexdigest(f"{source.name}\0{partition.name}".encode("utf-8", "surrogatepass"))
+            yield Task(ordinal, number, partition, name, earlier.get(name))
+            ordinal += 1
+
+
+def _nothing_found(recipe: Recipe, sources: Sequence[Source]) -> str:
+    seen = sum(sum(source.ignored.values()) for source in sources)
+    where = ", ".join(source.name for source in sources)
+    hint = f"; {seen} files there have no media extension" if seen else ""
+    return f"{recipe.path}: source: no sample found in {where}{hint}; check path and include"
+
+
+# --- in the worker ------------------------------------------------------------------------------------------------
+
+
+def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
+    """Scan one partition and write its part. Returns the part and how many samples were measured."""
+    samples = list(job.sources[task.source].samples(task.partition))
+    stamps = [sample_stamp(sample) for sample in samples]
+    inputs = xxhash.xxh3_128_hexdigest(json.dumps(stamps).encode())
+    url = join(job.catalog, part_name(task.ordinal, task.name))
+    rows: dict[int, dict[str, Any]] = {}
+    if task.earlier is not None:
+        taken = _take_over(task, job, inputs, url)
+        if isinstance(taken, Part):
+            return taken, 0
+        rows = {i: taken[stamp] for i, stamp in enumerate(stamps) if stamp in taken}
+    fresh = [i for i in range(len(samples)) if i not in rows]
+    good = [i for i in fresh if samples[i].error is None]
+    leaf = job.sources[task.source].name
+    results: dict[int, Any] = {i: Failure(*samples[i].error) for i in fresh if samples[i].error is not None}
+    if good:
+        with Sandbox("mmdata.operators.measure:measure", job.setup, limits=job.sandbox) as sandbox:
+            results |= zip(good, sandbox.map((leaf, samples[i]) for i in good), strict=True)
+    for i in fresh:
+        rows[i] = _row(samples[i], stamps[i], leaf, results[i], job.setup.check)
+    schema = catalog_schema(job.statistics)
+    table = pa.Table.from_pylist([rows[i] for i in range(len(samples))], schema=schema)
+    members = _members(row for row in rows.values() if row["status"] == "ok")
+    return write_part(job.storage, url, table, inputs=inputs, scan=job.scan, members=members), len(fresh)
+
+
+def _members(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str, str]]:
+    members: set[tuple[str, str, str, str]] = set()
+    for row in rows:
+        members |= {(m["field"], m["kind"], m["format"], m["codec"]) for m in row["media"]}
+        members |= {(name, "data", "", "") for name in json.loads(row["fields"])}
+    return members
+
+
+def catalog_schema(statistics: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The catalog's columns with those of the statistics behind them."""
+    return pa.schema([*CATALOG, *(pa.field(name, kind) for name, kind in statistics.items())])
+
+
+def sample_stamp(sample: SourceSample) -> str:
+    """Changes when anything about the sample's description or the stamp of one of its media changes."""
+    parts = [sample.key, sample.stamp, sample.group, sample.error]
+    media = [[ref.field, ref.kind, ref.uri, ref.offset, ref.length, ref.stamp] for ref in sample.media]
+    return xxhash.xxh3_128_hexdigest(json.dumps([parts, media]).encode())
+
+
+def _take_over(task: Task, job: Job, inputs: str, url: str) -> Part | dict[str, dict[str, Any]]:
+    """The earlier part as it is, when nothing changed; else its rows by stamp, as far as they still hold."""
+    earlier = join(job.catalog, task.earlier or "")
+    part, settings = read_part_facts(job.storage, earlier)
+    if settings != job.scan:
+        return {}
+    if part.inputs == inputs and not VOLATILE.intersection(part.counts):
+        if earlier != url:
+            job.storage.write(url, job.storage.read(earlier))
+        return replace(part, file=url.rsplit("/", 1)[-1])
+    table = pq.read_table(pa.BufferReader(job.storage.read(earlier)))
+    holds = pc.invert(pc.is_in(table["status"], pa.array(sorted(VOLATILE))))
+    return {row["stamp"]: row for row in table.filter(holds).to_pylist()}
+
+
+def _row(sample: SourceSample, stamp: str, leaf: str, result: dict[str, Any] | Failure, check: str) -> dict[str, Any]:
+    """The catalog row of a measured (or failed) sample."""
+    row: dict[str, Any] = {
+        "key": sample.key,
+        "source": leaf,
+        "row": sample.row,
+        "stamp": stamp,
+        "check": check,
+        "status": "ok",
+        "group": sample.group,
+        "label": _label(sample.fields.get("cls")),
+        "fields": json.dumps(sample.fields, ensure_ascii=False),
+    }
+    if sample.media:
+        first = sample.media[0]
+        row |= {"uri": first.uri, "offset": first.offset, "length": first.length}
+    if isinstance(result, Failure):
+        if result.error_class == "StorageError":
+            raise StorageError(f"sample {sample.key}: {result.message}")
+        refs = [{name: getattr(ref, name) for name in ref.__slots__} for ref in sample.media]
+        return row | {
+            "status": result.error_class,
+            "detail": result.message,
+            "media": refs,
+            "modality": modality([ref.kind for ref in sample.media]),
+        }
+    media = result["media"]
+    row |= geometry(media) | result["stats"] | {"media": media, "modality": modality([m["kind"] for m in media])}
+    row["digest"] = _sample_digest(media, sample.fields)
+    return row
+
+
+def _label(value: Any) -> str | None:
+    return None if value is None or isinstance(value, (dict, list)) else str(value)
+
+
+def _sample_digest(media: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> str | None:
+    """Digest of the sample's media (equal media, equal digest); of its fields when it has no media."""
+    if not media:
+        return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+    digests = [m["digest"] for m in media]
+    if any(digest is None for digest in digests):
+        return None
+    return str(digests[0]) if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())

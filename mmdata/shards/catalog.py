@@ -1,0 +1,175 @@
+"""The catalog folder: one Parquet part per source partition, in source order, and `catalog.json`, written last.
+
+A part is named `part-ORDINAL-PARTITION.parquet`, so that a plain reader of the folder sees the rows in source order, while
+a later scan finds a partition's old rows by name wherever it moved to. Nothing here opens media.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from mmdata.errors import DatasetError, NotFound
+from mmdata.schema import CATALOG, FORMAT_VERSION
+from mmdata.storage import Storage, join
+
+HEAD = "catalog.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One committed part: its file name, rows, and the fingerprint of the inputs it was made from."""
+
+    file: str
+    rows: int
+    inputs: str
+    counts: dict[str, int]
+    """Rows per status (`ok` and error classes)."""
+    members: list[list[str]]
+    """[extension, kind, format, codec] of the members of good samples, each once (`data` for text and other fields)."""
+
+
+def part_name(ordinal: int, partition: str) -> str:
+    """File name of partition `partition`, the `ordinal`-th of its catalog."""
+    return f"part-{ordinal:06d}-{partition}.parquet"
+
+
+def partition_of(file: str) -> str:
+    """Inverse of `part_name`: the partition's own name."""
+    return file.removesuffix(".parquet").split("-", 2)[2]
+
+
+def write_part(
+    storage: Storage, url: str, rows: pa.Table, *, inputs: str, scan: str, members: set[tuple[str, str, str, str]]
+) -> Part:
+    """Write one part atomically. `inputs` and `scan` are the fingerprints of what went in and how it was measured."""
+    counts = status_counts(rows)
+    facts = {"inputs": inputs, "scan": scan, "counts": counts, "members": [list(member) for member in sorted(members)]}
+    table = rows.replace_schema_metadata({"tessera": json.dumps(facts, sort_keys=True)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", row_group_size=64 * 1024)
+    storage.write(url, sink.getvalue().to_pybytes())
+    return Part(url.rsplit("/", 1)[-1], rows.num_rows, inputs, counts, facts["members"])
+
+
+def read_part_facts(storage: Storage, url: str) -> tuple[Part, str]:
+    """The facts a part carries and its scan fingerprint, from the file's footer alone."""
+    with storage.open(url) as stream:
+        footer = pq.read_metadata(stream)
+    facts = json.loads(footer.metadata[b"tessera"])
+    name = url.rsplit("/", 1)[-1]
+    return Part(name, footer.num_rows, facts["inputs"], facts["counts"], facts["members"]), facts["scan"]
+
+
+def status_counts(rows: pa.Table) -> dict[str, int]:
+    """Rows per status, sorted by name."""
+    counted = pc.value_counts(rows["status"]).to_pylist()
+    return {row["values"]: row["counts"] for row in sorted(counted, key=lambda row: row["values"])}
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """A committed catalog. Columns are read a part at a time; nothing holds the whole of it unless asked to."""
+
+    storage: Storage
+    url: str
+    parts: tuple[Part, ...]
+    scan: str
+    """Fingerprint of the scan settings."""
+    check: str
+    ignored: dict[str, int]
+    """Files of the sources that are no media, by extension: they have no row."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows per status over all parts."""
+        total: dict[str, int] = {}
+        for part in self.parts:
+            for status, count in part.counts.items():
+                total[status] = total.get(status, 0) + count
+        return dict(sorted(total.items()))
+
+    @property
+    def members(self) -> list[tuple[str, str, str, str]]:
+        """(extension, kind, format, codec) of the members of good samples, each once, sorted."""
+        return sorted({(member[0], member[1], member[2], member[3]) for part in self.parts for member in part.members})
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever a row may have changed."""
+        text = json.dumps([self.scan, [[part.rows, part.inputs] for part in self.parts]])
+        return xxhash.xxh3_128_hexdigest(text.encode())
+
+    def schema(self) -> pa.Schema:
+        """Columns of the rows, statistics included."""
+        if not self.parts:
+            return CATALOG
+        with self.storage.open(join(self.url, self.parts[0].file)) as stream:
+            return pq.read_schema(stream).remove_metadata()
+
+    def read(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Rows in source order, a table per part."""
+        for part in self.parts:
+            with self.storage.open(join(self.url, part.file)) as stream:
+                yield pq.read_table(
+                    stream, columns=list(columns) if columns is not None else None
+                ).replace_schema_metadata()
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Some columns of all rows at once."""
+        tables = list(self.read(columns))
+        if tables:
+            return pa.concat_tables(tables)
+        schema = self.schema()
+        return schema.empty_table().select(list(columns) if columns is not None else schema.names)
+
+
+def commit_catalog(
+    storage: Storage, url: str, parts: Sequence[Part], *, scan: str, check: str, ignored: Mapping[str, int]
+) -> Catalog:
+    """Write `catalog.json`, which makes the parts a catalog."""
+    head = {
+        "version": FORMAT_VERSION,
+        "scan": scan,
+        "check": check,
+        "rows": sum(part.rows for part in parts),
+        "ignored": dict(sorted(ignored.items())),
+        "parts": [asdict(part) for part in parts],
+    }
+    storage.write(join(url, HEAD), (json.dumps(head, indent=1, sort_keys=True) + "\n").encode())
+    return Catalog(storage, url, tuple(parts), scan, check, dict(ignored))
+
+
+def open_catalog(storage: Storage, url: str) -> Catalog:
+    """Open a committed catalog.
+
+    Raises:
+        DatasetError: the folder holds no committed catalog, or one of another format version.
+    """
+    try:
+        head = json.loads(storage.read(join(url, HEAD)))
+    except NotFound:
+        raise DatasetError(f"{url}: no catalog here (no {HEAD}); make one with `mmdata scan RECIPE`") from None
+    except ValueError as error:
+        raise DatasetError(f"{join(url, HEAD)}: not valid JSON ({error}); scan again") from None
+    if head.get("version") != FORMAT_VERSION:
+        raise DatasetError(
+            f"{url}: catalog format {head.get('version')}, this release reads {FORMAT_VERSION}; scan again"
+        )
+    parts = tuple(Part(**part) for part in head["parts"])
+    return Catalog(storage, url, parts, head["scan"], head["check"], head["ignored"])
+
+
+def has_catalog(storage: Storage, url: str) -> bool:
+    """Whether `url` holds a committed catalog."""
+    return storage.exists(join(url, HEAD))
