@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from mmdata.errors import EmptyMedia, InvalidSample
+from mmdata.media.prove import prove
 from mmdata.operators.chain import Setup, Source, as_bytes, final_fields, load, named, steps
 from mmdata.operators.registry import Context
 from mmdata.recipe import Encode
@@ -171,31 +172,19 @@ def _process_medium(
     if unchanged(ref.kind, info, context, setup):
         data = as_bytes(source)
         if check:
-            prove(ref.kind, source, setup)
+            limits = setup.limits
+            prove(
+                ref.kind,
+                source,
+                max_pixels=limits.max_pixels,
+                alpha=setup.decode.alpha,
+                truncated=limits.truncated,
+            )
         return (ref.field, data), info, found
     format = stored_format(ref.kind, info, setup.encode, changed=True)
     assert format is not None, "a changed medium has a format"
     data, stored = {"image": _image, "video": _video, "audio": _audio}[ref.kind](source, info, format, context, setup)
     return (stored_field(ref.field, ref.kind, format), data), stored, found
-
-
-def prove(kind: str, source: Source, setup: Setup) -> None:
-    """Decode a medium to its end; raises MediaError when that fails."""
-    if kind == "image":
-        from mmdata.media import image
-
-        limits = setup.limits
-        image.decode(
-            as_bytes(source), alpha=setup.decode.alpha, max_pixels=limits.max_pixels, truncated=limits.truncated
-        )
-    elif kind == "video":
-        from mmdata.media import video
-
-        video.decode_all(source, max_pixels=setup.limits.max_pixels)
-    elif kind == "audio":
-        from mmdata.media import audio
-
-        audio.decode_all(source)
 
 
 def _image(source: Source, info: MediaInfo, format: str, context: Context, setup: Setup) -> tuple[bytes, MediaInfo]:
