@@ -80,7 +80,7 @@ def decode(
     """
     names = recognise(data)
     header = _walked(names[0], data, max_pixels)
-    with typed(names[0]):
+    with typed(names[0], cut=header is not None and header.cut):
         picture = open_picture(names, data, max_pixels)
         turn = _turn(picture) if header is None else header.turn
         if frame:
@@ -112,7 +112,7 @@ def frames(
     first = 1 if header.frames > 1 and getattr(picture, "default_image", False) else 0
     size = upright_size(header.width, header.height, header.turn)
     for index in range(header.frames):
-        with typed(names[0]):
+        with typed(names[0], cut=header.cut):
             if index + first:
                 _seek(picture, index + first)
             picture.load()

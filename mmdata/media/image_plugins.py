@@ -199,14 +199,20 @@ def open_picture(names: tuple[str, ...], data: bytes, max_pixels: int | None) ->
 
 
 @contextmanager
-def typed(name: str) -> Iterator[None]:
-    """Turn what a decoder raises into the MediaError that says what it means; `name` leads the message."""
+def typed(name: str, *, cut: bool = False) -> Iterator[None]:
+    """Turn what a decoder raises into the MediaError that says what it means; `name` leads the message.
+
+    `cut`: the header was seen to promise more than there is, so that an unspecific error means that too.
+    """
     try:
         yield
     except MediaError:
         raise
     except _HOSTILE as error:
-        raise meaning(name, error) from error
+        meant = meaning(name, error)
+        if cut and isinstance(meant, UnreadableMedia):
+            meant = TruncatedMedia(str(meant))
+        raise meant from error
 
 
 def meaning(name: str, error: BaseException) -> MediaError:
