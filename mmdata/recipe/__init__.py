@@ -4,6 +4,8 @@ by name: operators register their argument models here."""
 from __future__ import annotations
 
 from mmdata.recipe.base import MODALITIES, Operator, OperatorModality, Role, Section, find_operators, register_operator
+from mmdata.recipe.jsonschema import json_schema
+from mmdata.recipe.loading import dump, from_mapping, load
 from mmdata.recipe.model import (
     AudioBuckets,
     AudioEncode,
@@ -57,8 +59,12 @@ __all__ = [
     "VideoBuckets",
     "VideoEncode",
     "WebDatasetSource",
+    "dump",
     "find_operators",
     "format_size",
+    "from_mapping",
+    "json_schema",
+    "load",
     "parse_duration",
     "parse_pixels",
     "parse_rate",

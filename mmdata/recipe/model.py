@@ -6,7 +6,9 @@ those that need several are in `checks`.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -423,12 +425,58 @@ class Recipe(Section):
         joined = path.rstrip("/") + ".catalog"
         return {**data, "catalog": CommandLineText(joined) if isinstance(path, CommandLineText) else joined}
 
+    def resolved(self) -> dict[str, Any]:
+        """The whole recipe as plain JSON data, every default written out."""
+        return self.plain()
+
+    def fingerprint(self, *parts: str) -> str:
+        """128-bit BLAKE2b, hex, of the named parts (`scan`, `limits.cpu`) with their defaults; none named: of all.
+
+        Equal settings give equal fingerprints, however they were written. Raises KeyError for a part that is not there.
+        """
+        data = self.plain()
+        chosen = {part: _part(data, part) for part in sorted(parts)} if parts else data
+        text = json.dumps(chosen, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+
+    def scan_fingerprint(self) -> str:
+        """Changes when a scan would give another catalog; not with output, filters, transforms, buckets or workers."""
+        return self.fingerprint(*SCAN_PARTS)
+
+    def build_fingerprint(self) -> str:
+        """Changes when the same catalog would give other shards; not with paths, workers, storage or error limits."""
+        return self.fingerprint(*BUILD_PARTS)
+
     @field_validator("name")
     @classmethod
     def _safe(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
             raise mistake(f"a name has letters, digits, '_' and '-' only, found '{value}'")
         return value
+
+
+SCAN_PARTS: tuple[str, ...] = (
+    "source",
+    "scan",
+    "decode",
+    "storage.endpoint",
+    *(f"limits.{name}" for name in Limits.model_fields if name != "max_bad"),
+)
+"""What decides the content of a catalog."""
+
+_ELSEWHERE = ("source", "catalog", "output", "limits", "storage", "workers")
+BUILD_PARTS: tuple[str, ...] = (
+    *(name for name in Recipe.model_fields if name not in _ELSEWHERE),
+    *(f"output.{name}" for name in Output.model_fields if name != "path"),
+    *(f"limits.{name}" for name in Limits.model_fields if name != "max_bad"),
+)
+"""What decides the shards, given the catalog."""
+
+
+def _part(data: Any, dotted: str) -> Any:
+    for name in dotted.split("."):
+        data = data[name]
+    return data
 
 
 def _increasing(value: tuple[Any, ...], word: str) -> tuple[Any, ...]:

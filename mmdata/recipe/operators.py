@@ -16,6 +16,9 @@ from mmdata.recipe.base import Operator, OperatorModality, Role, Section, find_o
 from mmdata.recipe.sizes import show
 from mmdata.recipe.words import suggest
 
+PLACEHOLDER = "x-operator"
+"""Stands in a section's JSON Schema for the operators of a field, which are known only when they are registered."""
+
 
 @dataclass(frozen=True)
 class OperatorIn:
@@ -30,7 +33,7 @@ class OperatorIn:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"$ref": f"#/$defs/{definition_name(self.role, self.modality)}"}
+        return {PLACEHOLDER: definition_name(self.role, self.modality)}
 
     def validate(self, value: Any, info: ValidationInfo) -> Section:
         """The argument model's instance. A mistake in the arguments is one error that carries the model's own."""

@@ -28,6 +28,8 @@ SIZE_UNITS: dict[str, int] = {
 }
 """Lower-case unit to bytes: `k`, `kB` = 1000, `Ki`, `KiB` = 1024, up to tera."""
 
+_SPELT = {unit.lower(): unit for unit in ("KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")}
+
 DURATION_UNITS: dict[str, float] = {
     "": 1.0,
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
@@ -142,7 +144,8 @@ def _scaled(value: str | int | float, units: Mapping[str, float], hint: str) -> 
             raise ValueError(f"expected {hint}, found {show(value)}")
         unit = found[2].lower()
         if unit not in units:
-            raise ValueError(f"unknown unit '{found[2]}'{suggest(found[2], [_spell(name) for name in units if name])}")
+            spelt = [_SPELT[name] for name in units if name in _SPELT] or [name for name in units if name]
+            raise ValueError(f"unknown unit '{found[2]}'{suggest(found[2], spelt)}")
         number = found[1].replace("_", "")
         return float(number) * units[unit] if "." in number else int(number) * units[unit]
     if not math.isfinite(value):
@@ -150,14 +153,6 @@ def _scaled(value: str | int | float, units: Mapping[str, float], hint: str) -> 
     if value < 0:
         raise ValueError(f"must not be negative, found {value}")
     return value
-
-
-def _spell(unit: str) -> str:
-    """A lower-case unit as people write it: `mib` is `MiB`."""
-    if unit.endswith(("ib", "b")) and len(unit) > 1:
-        head = unit[0] if unit == "kb" else unit[0].upper()
-        return head + unit[1:].replace("b", "B")
-    return unit
 
 
 def _whole(number: float, value: Any, hint: str) -> int:

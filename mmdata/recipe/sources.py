@@ -20,9 +20,9 @@ def _placeholders() -> dict[MediaKind, str]:
     return {"image": "<image>", "video": "<video>", "audio": "<audio>"}
 
 
-Paths = Annotated[tuple[Path, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+Paths = Annotated[tuple[Path, ...], Field(min_length=1), BeforeValidator(_one_or_many)]
 """One path or several; a single one may be written without a list."""
-Columns = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+Columns = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_one_or_many)]
 """One column name or several."""
 
 
