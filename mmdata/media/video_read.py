@@ -1,0 +1,234 @@
+"""Reading chosen frames of a video, frame-exact: seek to the key frame before, decode up to the frame, verify its time.
+
+Two back ends behind one contract: PyAV here, decord in `video_decord`. `DEFAULT_BACKEND` says which serves a codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from mmdata.errors import UnreadableMedia
+from mmdata.media.video_animation import animation_format, animation_frames
+from mmdata.media.video_geometry import Geometry, geometry_of, picture
+from mmdata.media.video_open import Source, check_pixels, codec_name, open_container, translated, video_stream
+from mmdata.media.video_times import Timeline, decode_packet, decode_packets, timeline_of
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+Backend = Literal["auto", "decord", "pyav"]
+
+DEFAULT_BACKEND: MappingProxyType[str, str] = MappingProxyType({})
+"""Codec to back end; every codec not named here is served by PyAV."""
+
+FAR = 12
+"""Frames ahead from which on it pays to look for a key frame instead of decoding through."""
+
+THREADS = 1
+"""Decoding threads a video: many videos are decoded at once, each in a process of its own."""
+
+
+def read_frames(
+    source: Source,
+    indices: Sequence[int] | np.ndarray,
+    *,
+    backend: Backend = "auto",
+    size: tuple[int, int] | None = None,
+    max_pixels: int | None = None,
+) -> Iterator[np.ndarray]:
+    """The frames at `indices` (into `frame_times`), in the order asked: uint8 [H, W, 3], upright, square pixels, RGB.
+
+    Any order and repeats are allowed; ascending is fastest. `size` is (width, height) of the result, else the video's
+    upright size; a picture whose own size changes midway is scaled to it. Only the frames between a key frame and the
+    one asked for are decoded, one is held at a time. A frame is found by its presentation time, never by guessing from
+    the rate. `backend="auto"` follows `DEFAULT_BACKEND`.
+    Raises IndexError, MediaErrors: UnreadableMedia when a needed frame does not decode or is damaged.
+    """
+    wanted = [int(index) for index in indices]
+    if animation_format(source):
+        yield from animation_frames(source, wanted, size)
+        return
+    if backend == "decord" or (backend == "auto" and DEFAULT_BACKEND.get(_codec(source)) == "decord"):
+        from mmdata.media.video_decord import decord_frames
+
+        yield from decord_frames(source, wanted, size)
+        return
+    with Reader(source, max_pixels=max_pixels) as reader:
+        reader.check(wanted)
+        for index in wanted:
+            yield reader.picture(index, size)
+
+
+def _codec(source: Source) -> str:
+    if not DEFAULT_BACKEND:
+        return ""
+    container = open_container(source)
+    try:
+        return codec_name(video_stream(container))
+    finally:
+        container.close()
+
+
+class Reader:
+    """An open video with a position: gives any shown frame by index. A context manager; one thread at a time."""
+
+    def __init__(self, source: Source, *, max_pixels: int | None = None, threads: int = THREADS) -> None:
+        self._source = source
+        self._limit = {} if max_pixels is None else {"max_pixels": max_pixels}
+        self._threads = threads
+        self._geometry: Geometry | None = None
+        self._open()
+        try:
+            with translated():
+                self.timeline: Timeline = timeline_of(self._container, self._stream, source)
+        except BaseException:
+            self._container.close()
+            raise
+        self._any_start = self.timeline.by_packet is False and not len(self.timeline.keys)
+        self._frames: Iterator[VideoFrame] | None = None
+        self._index = -1
+        self._frame: VideoFrame | None = None
+
+    def _open(self) -> None:
+        self._container = open_container(self._source)
+        self._stream = video_stream(self._container, threads=self._threads, **self._limit)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the decoder; frames already given stay valid."""
+        self._frames = self._frame = None
+        self._container.close()
+
+    @property
+    def container_format(self) -> str:
+        """First of FFmpeg's names of the container: `mov`, `matroska`, `mpegts`."""
+        return self._container.format.name.split(",")[0]
+
+    def check(self, indices: Sequence[int]) -> None:
+        """Raises IndexError when an index is not one of the video's frames."""
+        count = len(self.timeline.pts)
+        for index in indices:
+            if not 0 <= index < count:
+                raise IndexError(f"frame {index} of a video with {count} frames")
+
+    @property
+    def geometry(self) -> Geometry:
+        """Upright geometry, from the first frame that was decoded (frame 0 when none was)."""
+        if self._geometry is None:
+            self.frame(0)
+        assert self._geometry is not None
+        return self._geometry
+
+    def picture(self, index: int, size: tuple[int, int] | None = None) -> np.ndarray:
+        """Frame `index` upright with square pixels, uint8 [H, W, 3], as `read_frames`."""
+        frame = self.frame(index)
+        with translated():
+            return picture(frame, self.geometry, size)
+
+    def frame(self, index: int) -> VideoFrame:
+        """Frame `index` as decoded. Raises as `read_frames`."""
+        if index == self._index and self._frame is not None:
+            return self._frame
+        with translated():
+            found = self._at_time(index) if self.timeline.by_packet else self._at_count(index)
+        check_pixels(found.width, found.height, self._limit.get("max_pixels", found.width * found.height))
+        if self._geometry is None:
+            self._geometry = geometry_of(found, self._stream.sample_aspect_ratio)
+        self._index, self._frame = index, found
+        return found
+
+    def _at_count(self, index: int) -> VideoFrame:
+        """By counting pictures from the start, where packets do not tell their times."""
+        if self._frames is None or index <= self._index:
+            self._rewind()
+            self._index = -1
+        assert self._frames is not None
+        for frame in self._frames:
+            self._index += 1
+            if self._index == index:
+                return frame
+        raise UnreadableMedia(f"frame {index} of {len(self.timeline.pts)} does not decode")
+
+    def _at_time(self, index: int) -> VideoFrame:
+        """By time: go on from here, else from the nearest key frame, else from ever earlier ones, else from the start.
+
+        Earlier ones are needed where a stream is marked to start at pictures that it cannot quite start at.
+        """
+        target = int(self.timeline.pts[index])
+        keys = self.timeline.keys
+        key = int(np.searchsorted(keys, target, side="right")) - 1
+        ahead = self._frames is not None and self._index < index
+        if ahead and (index - self._index < FAR or key < 0 or keys[key] <= self.timeline.pts[self._index]):
+            found = self._decode_to(target)
+            if found is not None:
+                return found
+        step = 1
+        while key >= 0:
+            if self._seek(int(keys[key]), target):
+                found = self._decode_to(target, tolerant=True)
+                if found is not None:
+                    return found
+            key, step = key - step, step * 2
+        self._rewind()
+        found = self._decode_to(target)
+        if found is None:
+            raise UnreadableMedia(f"the frame at {self.timeline.times[index]:.3f} s does not decode")
+        return found
+
+    def _decode_to(self, target: int, *, tolerant: bool = False) -> VideoFrame | None:
+        """The next picture of time `target`, or None when decoding passes it (or fails, with `tolerant`)."""
+        assert self._frames is not None
+        try:
+            for frame in self._frames:
+                if frame.pts is not None and frame.pts >= target:
+                    if frame.pts == target:
+                        return frame
+                    break
+        except UnreadableMedia:
+            if not tolerant:
+                raise
+        self._frames = None
+        return None
+
+    def _seek(self, key: int, target: int) -> bool:
+        """Go to the key frame of time `key` or one before it; False when the container lands elsewhere."""
+        import av
+
+        self._frames = self._frame = None
+        try:
+            self._container.seek(key, stream=self._stream, backward=True)
+        except av.error.FFmpegError:
+            return False
+        packets = self._container.demux(self._stream)
+        for packet in packets:
+            if packet.is_keyframe and packet.size:
+                if packet.pts is None or packet.pts > target:
+                    return False
+                first = packet
+                break
+        else:
+            return False
+
+        def frames() -> Iterator[VideoFrame]:
+            yield from decode_packet(self._stream, first)
+            yield from decode_packets(self._stream, packets, any_start=True)
+
+        self._frames = frames()
+        return True
+
+    def _rewind(self) -> None:
+        """Start over with a fresh decoder: seeking back to the start is not exact in every container."""
+        self._frames = self._frame = None
+        self._container.close()
+        self._open()
+        packets = self._container.demux(self._stream)
+        self._frames = decode_packets(self._stream, packets, any_start=self._any_start)
