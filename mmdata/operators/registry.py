@@ -34,6 +34,7 @@ from mmdata.recipe.words import suggest
 if TYPE_CHECKING:
     import numpy as np
 
+    from mmdata.recipe.model import Recipe
     from mmdata.schema import MediaInfo
 
 ENTRY_POINTS = "tessera.operators"
@@ -94,6 +95,9 @@ class Arguments(Section):
 
     op: str = ""
     """Name of the operator."""
+
+    def prepare(self) -> None:
+        """Called once before a job: raises ConfigError when a package or file that the operator needs is not there."""
 
     @model_validator(mode="before")
     @classmethod
@@ -238,8 +242,9 @@ def _restore(module: str, name: str) -> Arguments:
 
 
 def load_builtin() -> None:
-    """Import every module of this package and every plug-in, so that recipes know their operators. Cheap when repeated.
+    """Import the operators of this package and every plug-in, so that recipes know them. Cheap when repeated.
 
+    Operators live in modules named after their modality (`image.py`, `image_colour.py`).
     Raises ConfigError when a plug-in cannot be imported.
     """
     global _loaded
@@ -247,6 +252,8 @@ def load_builtin() -> None:
         return
     package = importlib.import_module("mmdata.operators")
     for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
+        if module.split("_")[0] not in MODALITIES:
+            continue
         importlib.import_module(f"mmdata.operators.{module}")
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
@@ -288,6 +295,19 @@ def statistics_for(requested: Iterable[Section], modality: OperatorModality) -> 
             same = isinstance(arguments, operator.model)
             chosen.append(arguments if same else operator.model.parse(arguments.plain()))
     return chosen
+
+
+def prepare(recipe: Recipe) -> None:
+    """Call `prepare` of every operator of the recipe. Raises ConfigError that names the operator's place."""
+    chains = {"scan.statistics": recipe.scan.statistics}
+    chains |= {f"transforms.{modality}": getattr(recipe.transforms, modality) for modality in MODALITIES}
+    for place, chain in chains.items():
+        for number, arguments in enumerate(chain):
+            if isinstance(arguments, Arguments):
+                try:
+                    arguments.prepare()
+                except ConfigError as error:
+                    raise ConfigError(f"{place}.{number}: {error}") from error
 
 
 def catalog_column(name: str) -> str:
