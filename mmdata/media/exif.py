@@ -21,8 +21,8 @@ TURNS: dict[int, Image.Transpose] = {
 }
 """EXIF orientation to the transpose that undoes it (CIPA DC-008, tag 0x0112). 1 needs none."""
 
-ROTATION: dict[int, int] = {1: 0, 2: 0, 3: 180, 4: 0, 5: 270, 6: 90, 7: 90, 8: 270}
-"""Clockwise degrees in that turn; 2, 4, 5 and 7 mirror the picture as well."""
+ROTATION: dict[int, int | None] = {1: 0, 3: 180, 6: 90, 8: 270}
+"""Clockwise degrees in that turn. The others mirror the picture: no rotation alone makes it upright."""
 
 _XMP = re.compile(rb"tiff:Orientation(?:=[\"']|>)([1-8])")
 
@@ -43,6 +43,20 @@ def orientation(exif: bytes | None, xmp: bytes | None = None) -> int:
 def upright_size(width: int, height: int, turn: int) -> tuple[int, int]:
     """Width and height after the picture was turned upright."""
     return (height, width) if turn >= 5 else (width, height)
+
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+
+def upright_box(box: Box, width: float, height: float, turn: int) -> Box:
+    """Where a box of a stored picture of width × height lies after the picture was turned upright."""
+    left, top, right, bottom = box
+    if turn in (2, 3, 7, 8):
+        left, right = width - right, width - left
+    if turn in (3, 4, 6, 7):
+        top, bottom = height - bottom, height - top
+    return (top, left, bottom, right) if turn >= 5 else (left, top, right, bottom)
 
 
 def upright(picture: Image.Image, turn: int) -> Image.Image:

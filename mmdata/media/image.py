@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 from mmdata.errors import DecompressionBomb, EmptyMedia, EncodeError, TruncatedMedia
 from mmdata.media import image_header
 from mmdata.media.colour import Alpha, to_rgb
-from mmdata.media.exif import ROTATION, orientation, upright, upright_size
+from mmdata.media.exif import ROTATION, Box, orientation, upright, upright_box, upright_size
 from mmdata.media.image_header import Header
 from mmdata.media.image_plugins import MAX_PIXELS, admit, meaning, open_picture, recognise, typed
 from mmdata.schema import MediaInfo
@@ -31,10 +31,12 @@ _EOI = b"\xff\xd9"
 def probe(data: bytes, *, max_pixels: int | None = MAX_PIXELS, truncated: Truncated = "reject") -> MediaInfo:
     """Geometry from the header alone; no pixel is decoded. Width and height are upright.
 
-    JPEG, PNG, GIF, WebP and ICO are walked by hand (5 to 50 µs); other formats open their decoder. A multi-picture JPEG
-    is its first picture, a TIFF its first page, an ICO its largest entry: one frame each. `data` may be the beginning
-    of a file: where the answer hangs on bytes beyond it (a PNG's late EXIF, a GIF's frames), TruncatedMedia is raised.
-    With `truncated="repair"` a file that ends early is described as far as it goes.
+    JPEG, PNG, GIF, WebP and ICO are walked by hand (tens of microseconds); other formats open their decoder. A
+    multi-picture JPEG is its first picture, a TIFF its first page, an ICO its largest entry: one frame each. `rotation`
+    is None for a picture that is stored mirrored (EXIF 2, 4, 5, 7), and for HEIF, whose decoder turns it unsaid.
+
+    `data` may be the beginning of a file: where the answer hangs on bytes beyond it (a PNG's late EXIF, a GIF's
+    frames), TruncatedMedia is raised. With `truncated="repair"` a file that ends early is described as far as it goes.
 
     Raises EmptyMedia, UnreadableMedia, UnsupportedMedia, TruncatedMedia, DecompressionBomb.
     """
@@ -52,7 +54,7 @@ def probe(data: bytes, *, max_pixels: int | None = MAX_PIXELS, truncated: Trunca
         frames=header.frames,
         duration=duration,
         fps=header.frames / duration if duration else None,
-        rotation=ROTATION[header.turn],
+        rotation=ROTATION.get(header.turn if header.told is None else header.told),
         bits=header.bits,
         alpha=header.alpha,
         variable=len(set(header.delays)) > 1 if header.delays else None,
@@ -71,9 +73,10 @@ def decode(
     """The picture as upright 8-bit sRGB, without metadata.
 
     alpha: background for transparency, or `drop` to show the colours under it. at_least: upright (width, height) that
-    is enough; a JPEG is then decoded at 1/2, 1/4 or 1/8 scale as long as neither side falls below it. frame: which
-    frame of an animation (fully composed) or page of a TIFF. truncated: `repair` keeps what could be decoded of a
-    picture that ends early; what is missing is gray or black.
+    is enough; a JPEG is then decoded at 1/2, 1/4 or 1/8 scale as long as neither side falls below it, and `info["box"]`
+    (left, top, right, bottom) is the part of the result that the picture covers: a side that does not divide by the
+    scale ends within a pixel. frame: which frame of an animation (fully composed) or page of a TIFF. truncated:
+    `repair` keeps what could be decoded of a picture that ends early; what is missing is gray or black.
 
     Raises DecompressionBomb (from the header, before decoding), TruncatedMedia, UnreadableMedia, UnsupportedMedia,
     EmptyMedia (also for a frame that is not there).
@@ -85,8 +88,13 @@ def decode(
         turn = _turn(picture) if header is None else header.turn
         if frame:
             _seek(picture, frame)
-        picture = _load(names, picture, data, max_pixels, truncated, _stored(at_least, turn))
-        return upright(to_rgb(picture, alpha, gray_bits=_gray_bits(header)), turn)
+        enough = None if at_least is None or names[0] != "JPEG" else upright_size(*at_least, turn)
+        picture, box = _load(names, picture, data, max_pixels, truncated, enough)
+        result = to_rgb(picture, alpha, gray_bits=_gray_bits(header))
+        size = result.size
+        turned = upright(result, turn)
+        turned.info = result.info if box is None else result.info | {"box": upright_box(box, *size, turn)}
+        return turned
 
 
 def frames(
@@ -194,9 +202,10 @@ def _described(picture: ImageFile.ImageFile, data: bytes) -> Header:
         bits = tags.get(258, 1)
         header.bits = int(bits[0] if isinstance(bits, tuple) else bits)
         header.codec = str(picture.info.get("compression", ""))
-        turned = orientation(None, _xmp(picture)) if 274 not in tags else 1
+        by_xmp = orientation(None, _xmp(picture)) if 274 not in tags else 1
+        header.told = tags.get(274, by_xmp)
         # Pillow turns a TIFF while loading, but counts only the tag, not XMP, into the size it announces.
-        header.width, header.height = upright_size(*picture.size, turned)
+        header.width, header.height = upright_size(*picture.size, by_xmp)
     elif name == "avif":
         header.codec, header.bits = "av1", _av1_bits(data)
         header.frames = int(getattr(picture, "n_frames", 1))
@@ -204,6 +213,7 @@ def _described(picture: ImageFile.ImageFile, data: bytes) -> Header:
             header.delays = _track_delays(data, header.frames)
     elif name == "heif":
         header.codec, header.bits = "hevc", int(picture.info.get("bit_depth", 8))
+        header.told = 0
     elif picture.mode.startswith("I"):
         header.bits = 16
     elif picture.mode in ("1", "F"):
@@ -248,10 +258,6 @@ def _gray_bits(header: Header | None) -> int:
     return header.bits if header is not None and header.format == "png" else 8
 
 
-def _stored(at_least: tuple[int, int] | None, turn: int) -> tuple[int, int] | None:
-    return None if at_least is None else upright_size(*at_least, turn)
-
-
 def _seek(picture: ImageFile.ImageFile, frame: int) -> None:
     try:
         picture.seek(frame)
@@ -271,28 +277,32 @@ def _load(
     max_pixels: int | None,
     truncated: Truncated,
     enough: tuple[int, int] | None,
-) -> ImageFile.ImageFile:
-    """Decode the pixels. Repair needs no global switch: a JPEG is closed with an end marker, of other formats the rows
-    that were decoded before the end are kept."""
-    jpeg = names[0] == "JPEG"
-    if jpeg and enough is not None:
-        picture.draft(None, enough)
+) -> tuple[ImageFile.ImageFile, Box | None]:
+    """Decode the pixels, and the covered part when a JPEG was reduced. Repair needs no global switch: a JPEG is closed
+    with an end marker, of other formats the rows that were decoded before the end are kept."""
+    box = _reduce(picture, enough)
     try:
         picture.load()
-        return picture
+        return picture, box
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         if truncated == "reject" or not isinstance(meaning(names[0], error), TruncatedMedia):
             raise
-        if jpeg:
+        if names[0] == "JPEG":
             closed = open_picture(names, data + _EOI, max_pixels)
-            if enough is not None:
-                closed.draft(None, enough)
+            box = _reduce(closed, enough)
             closed.load()
-            return closed
+            return closed, box
         core = picture._im
         turned_later = picture.format == "TIFF" and picture.size != getattr(core, "size", None)
         if core is None or core.getbbox() is None or turned_later:
             raise
     picture.tile = []
     picture.load()
-    return picture
+    return picture, None
+
+
+def _reduce(picture: ImageFile.ImageFile, enough: tuple[int, int] | None) -> Box | None:
+    """Let the JPEG decoder scale down; the covered part when it does."""
+    full = picture.size
+    drafted = None if enough is None else picture.draft(None, enough)
+    return drafted[1] if drafted is not None and picture.size != full else None

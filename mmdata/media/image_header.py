@@ -27,6 +27,8 @@ class Header:
     height: int = 0
     turn: int = 1
     """EXIF orientation still to be applied to what the decoder gives."""
+    told: int | None = None
+    """Orientation that the file states where the decoder has applied it already; 0 when it does not tell which."""
     frames: int = 1
     delays: Sequence[float] = field(default_factory=tuple)
     """Seconds that each animation frame is shown; empty for a still picture or where the header does not tell."""

@@ -79,6 +79,7 @@ def test_all_orientations_come_out_upright(orientation: int, format: str) -> Non
     assert_is_scene(image.decode(data))
     info = image.probe(data)
     assert (info.width, info.height) == (64, 32)
+    assert info.rotation == {1: 0, 3: 180, 6: 90, 8: 270}.get(orientation)  # the others are mirrored
 
 
 def test_heif_is_turned_once() -> None:
@@ -320,6 +321,19 @@ def test_the_scale_is_chosen_for_the_upright_picture() -> None:
     data = saved(noise(500, 1000), "JPEG", exif=tagged(6))
     assert image.decode(data, at_least=(500, 250)).size == (500, 250)
     assert image.decode(data, at_least=(250, 500)).size == (1000, 500)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_covered_part_of_a_reduced_picture_is_turned_with_it(orientation: int) -> None:
+    data = saved(noise(65, 130), "JPEG", exif=tagged(orientation))
+    width, height = (130, 65) if orientation >= 5 else (65, 130)
+    reduced = image.decode(data, at_least=(width // 8, height // 8))
+    assert reduced.size == ((17, 9) if orientation >= 5 else (9, 17))
+    left, top, right, bottom = reduced.info["box"]
+    assert (right - left, bottom - top) == (width / 8, height / 8)
+    assert (left > 0) is (orientation in (2, 3, 6, 7))
+    assert (top > 0) is (orientation in (3, 4, 7, 8))
+    assert "box" not in image.decode(data, at_least=(width, height)).info
 
 
 @pytest.mark.parametrize("seed", range(20))
