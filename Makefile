@@ -23,6 +23,7 @@ help:
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("tessera-mm needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
 $(ENV)/.tessera-core: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
@@ -40,6 +41,7 @@ demo: $(ENV)/.tessera-core
 # Other libraries' readers pull pins of their own: they live apart, and the tests that need them are skipped without.
 peers:
 	@[ -e $(PEERS)/.complete ] || { $(PYTHON) -m venv $(PEERS) \
+	  && $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip \
 	  && $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check datasets megatron-energon webdataset pillow soundfile \
 	  && touch $(PEERS)/.complete; } || echo "peers: could not be installed (offline?); the tests that need them will be skipped"
 
