@@ -1,0 +1,5 @@
+"""`python -m mmdata` is the `mmdata` command."""
+
+from mmdata.cli import main
+
+main()
