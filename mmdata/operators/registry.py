@@ -99,6 +99,10 @@ class Arguments(Section):
     def prepare(self) -> None:
         """Called once before a job: raises ConfigError when a package or file that the operator needs is not there."""
 
+    def needs_bucket(self) -> bool:
+        """Whether these arguments mean nothing without buckets of the modality: then a recipe without is refused."""
+        return False
+
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:

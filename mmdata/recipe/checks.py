@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from mmdata.planning import expressions
-from mmdata.recipe.base import find_operators
+from mmdata.recipe.base import MODALITIES, find_operators
 from mmdata.recipe.explain import Problem
-from mmdata.recipe.model import Recipe
+from mmdata.recipe.model import Recipe, default_catalog
 from mmdata.recipe.words import nearest, suggest
 from mmdata.schema import CATALOG
 
@@ -28,6 +28,7 @@ def check(recipe: Recipe) -> Iterator[Problem]:
     yield from _statistics(recipe)
     yield from _filters(recipe, columns)
     yield from _lengths(recipe, columns)
+    yield from _targets(recipe)
     yield from _schemes(recipe)
     yield from _folders(recipe)
 
@@ -106,6 +107,17 @@ def _lengths(recipe: Recipe, columns: dict[str, pa.DataType]) -> Iterator[Proble
             yield Problem(place, message)
 
 
+def _targets(recipe: Recipe) -> Iterator[Problem]:
+    for modality in MODALITIES:
+        if getattr(recipe.buckets, modality) is not None:
+            continue
+        for number, arguments in enumerate(getattr(recipe.transforms, modality)):
+            needs_bucket = getattr(arguments, "needs_bucket", None)
+            if needs_bucket is not None and needs_bucket():
+                message = f"'{arguments.op}' without a size fits each sample to its bucket, and there are none"
+                yield Problem(("transforms", modality, number), f"{message}; add buckets.{modality}, or give it a size")
+
+
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
@@ -131,8 +143,14 @@ def _schemes(recipe: Recipe) -> Iterator[Problem]:
                 yield Problem(place, "a folder cannot be listed over http; name the files in a table, or use s3://")
             elif re.search(r"[*\[]", path):
                 yield Problem(place, "http has no globs; use braces such as {000..009}, or list the files")
-    for place, path in ((("output", "path"), recipe.output.path), (("catalog",), recipe.catalog)):
-        yield from _scheme(place, path, WRITE_SCHEMES, "written")
+    yield from _scheme(("output", "path"), recipe.output.path, WRITE_SCHEMES, "written")
+    if not _catalog_follows(recipe):
+        yield from _scheme(("catalog",), recipe.catalog, WRITE_SCHEMES, "written")
+
+
+def _catalog_follows(recipe: Recipe) -> bool:
+    """Whether the catalog's place is the default, so that a mistake in it is one in `output.path`."""
+    return recipe.catalog == default_catalog(recipe.output.path)
 
 
 def _scheme(place: tuple[str | int, ...], path: str, known: tuple[str, ...], verb: str) -> Iterator[Problem]:
@@ -146,7 +164,8 @@ def _folders(recipe: Recipe) -> Iterator[Problem]:
     output, catalog = _real(recipe.output.path), _real(recipe.catalog)
     if catalog == output or output.startswith(catalog + "/"):
         yield Problem(("catalog",), f"the catalog and the output are the same folder or one holds the other: {catalog}")
-    written = ((("output", "path"), "output", output), (("catalog",), "catalog", catalog))
+    place_of_catalog: tuple[str, ...] = ("output", "path") if _catalog_follows(recipe) else ("catalog",)
+    written = ((("output", "path"), "output", output), (place_of_catalog, "catalog", catalog))
     seen: dict[tuple[str, str], int] = {}
     for place, path in _paths(recipe):
         number = place[1]
@@ -162,8 +181,10 @@ def _folders(recipe: Recipe) -> Iterator[Problem]:
                     f"the {word} '{location}' lies inside the source folder '{folder}': a later scan would read it"
                 )
                 yield Problem(target, message + "; choose a folder beside it")
+                break
             elif (folder + "/").startswith(location + "/"):
                 yield Problem(target, f"the source '{path}' lies inside the {word} '{location}'; choose another folder")
+                break
 
 
 def _fixed_folder(pattern: str) -> str:

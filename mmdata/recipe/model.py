@@ -422,7 +422,7 @@ class Recipe(Section):
         path = output.get("path") if isinstance(output, Mapping) else getattr(output, "path", None)
         if not isinstance(path, str) or not path:
             return data
-        joined = path.rstrip("/") + ".catalog"
+        joined = default_catalog(path)
         return {**data, "catalog": CommandLineText(joined) if isinstance(path, CommandLineText) else joined}
 
     def resolved(self) -> dict[str, Any]:
@@ -471,6 +471,11 @@ BUILD_PARTS: tuple[str, ...] = (
     *(f"limits.{name}" for name in Limits.model_fields if name != "max_bad"),
 )
 """What decides the shards, given the catalog."""
+
+
+def default_catalog(output: str) -> str:
+    """Where the catalog of a dataset lies when the recipe does not say: beside it."""
+    return output.rstrip("/") + ".catalog"
 
 
 def _part(data: Any, dotted: str) -> Any:

@@ -202,7 +202,9 @@ def _syntax(error: yaml.YAMLError, text: str, name: str) -> str:
     """A parser's complaint in a person's words."""
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        return f"{name}:{line}: the character U+{ord(str(error.character)[0]):04X} is not allowed in YAML"
+        character: Any = error.character
+        code = character if isinstance(character, int) else ord(character[:1])
+        return f"{name}:{line}: the character U+{code:04X} is not allowed in YAML"
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = mark.line + 1 if mark is not None else 1
     problem = getattr(error, "problem", None) or str(error)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that `word` most likely meant, or None when nothing is near (case and `-`/`_` do not count)."""
     table = {_plain(choice): choice for choice in sorted(choices)}
-    found = difflib.get_close_matches(_plain(word), table, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(_plain(word), table, n=1, cutoff=0.5 if len(word) <= 2 else 0.6)
     if found:
         return table[found[0]]
     plain = _plain(word)
