@@ -61,7 +61,8 @@ def entries(folder: str, recursive: bool) -> Iterator[Entry]:
     """Files below `folder` in the order of their full paths, as object stores list them (`/` sorts as a character).
 
     Not recursive: its files and folders. Links are followed, except into a folder that is being walked; a link to
-    nothing is listed with size 0; devices, pipes and sockets are not listed, nor are temporary files of this module.
+    nothing, and what cannot be looked at, is listed with size 0; devices, pipes, sockets and this module's temporary
+    files are left out.
     """
     with _errors("list", folder):
         found = os.stat(folder)
@@ -86,7 +87,7 @@ def _walk(folder: str, recursive: bool, above: tuple[tuple[int, int], ...]) -> I
             continue
         try:
             found = child.stat()
-        except FileNotFoundError:
+        except OSError:  # reading it will say why
             yield Entry(path, 0, "absent")
             continue
         if modes.S_ISREG(found.st_mode):

@@ -286,4 +286,6 @@ def _entry(at: Location, meta: Any) -> Entry:
 
 
 def _stat(meta: Any) -> Stat:
-    return Stat(meta["size"], (meta["e_tag"] or "").strip('"') or f"{meta['size']}:{meta['last_modified'].timestamp():.0f}")
+    return Stat(
+        meta["size"], (meta["e_tag"] or "").strip('"') or f"{meta['size']}:{meta['last_modified'].timestamp():.0f}"
+    )

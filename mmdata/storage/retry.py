@@ -24,7 +24,9 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"})
 _BUSY = frozenset({429, 503})
-_HOPELESS = re.compile(r"builder error|credential|169\.254\.169\.254|certificate|not supported|Content-Length|Invalid range", re.I)
+_HOPELESS = re.compile(
+    r"builder error|credential|169\.254\.169\.254|certificate|not supported|Content-Length|Invalid range", re.I
+)
 _NO_HOST = re.compile(r"dns error|failed to lookup address", re.I)
 _BUSY_WAIT_S = 1.0
 _NO_HOST_RETRIES = 2
