@@ -20,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from mmdata.engines.local import run
-from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError, StorageError
+from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError
 from mmdata.media.sandbox import Failure, Sandbox
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators.chain import Setup
@@ -36,7 +36,8 @@ from mmdata.shards.planfile import WorkPlan, load_plan, save_plan
 from mmdata.shards.records import Record, committed_numbers, read_verdicts, write_record, write_verdicts
 from mmdata.shards.rows import Rows, write_rows
 from mmdata.shards.writer import ShardWriter
-from mmdata.storage import Storage, join, open_storage
+from mmdata.storage import Storage, StorageSettings, open_storage
+from mmdata.storage.urls import join
 
 PRELOAD = ("mmdata.build", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
 """Modules that worker processes start with."""
@@ -87,7 +88,7 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
     Raises:
         DatasetError: the output holds a dataset that another recipe or catalog gave, and `overwrite` is not set.
     """
-    storage = open_storage(recipe.storage_settings())
+    storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     output = recipe.output.path
     if has_dataset(storage, output):
         found = open_manifest(storage, output)
@@ -320,8 +321,6 @@ class _Shard:
             self._members.setdefault(name, EXTENSIONS.get(name.rpartition(".")[2], "data"))
 
     def _drop(self, row: dict[str, Any], failure: Failure) -> None:
-        if failure.error_class == "StorageError":
-            raise StorageError(f"sample {row['key']}: {failure.message}")
         if failure.error_class in STICKY and row["key"] not in self.verdicts:
             self.verdicts[row["key"]] = (failure.error_class, failure.message)
             write_verdicts(self.job.storage, self.job.output, self.plan.fingerprint, self.shard.number, self.verdicts)

@@ -103,10 +103,10 @@ def commit(recipe: RecipeFile, set_: Overrides = None, overwrite: bool = False, 
     """Fold the shards that `build --shard-range` made into a finished dataset."""
     from mmdata import build as verb
     from mmdata.shards.catalog import open_catalog
-    from mmdata.storage import open_storage
+    from mmdata.storage import StorageSettings, open_storage
 
     loaded = _load(recipe, set_)
-    catalog = open_catalog(open_storage(loaded.storage_settings()), loaded.catalog)
+    catalog = open_catalog(open_storage(StorageSettings(**loaded.storage.arguments())), loaded.catalog)
     prepared = verb.prepare(loaded, catalog, overwrite=overwrite)
     _print(_dataset_summary(loaded.output.path, verb.commit(prepared)), as_json)
 
@@ -189,12 +189,12 @@ def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog |
     """The recipe's catalog, scanned where there is none made with these settings (None in a dry run)."""
     from mmdata import scan as verb
     from mmdata.shards.catalog import has_catalog, open_catalog
-    from mmdata.storage import open_storage
+    from mmdata.storage import StorageSettings, open_storage
 
-    storage = open_storage(recipe.storage_settings())
+    storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     if has_catalog(storage, recipe.catalog):
         catalog = open_catalog(storage, recipe.catalog)
-        if catalog.scan == verb.scan_fingerprint(recipe):
+        if catalog.scan == recipe.scan_fingerprint():
             verb.check_limit(catalog, recipe.limits)
             return catalog
         print(f"mmdata: {recipe.catalog} was scanned with other settings: scanning again", file=sys.stderr)
@@ -219,7 +219,7 @@ def _plan_summary(plan: Any) -> dict[str, Any]:
 
 
 def _dataset_summary(url: str, manifest: Any) -> dict[str, Any]:
-    from mmdata.storage import join
+    from mmdata.storage.urls import join
 
     return {
         "dataset": url,

@@ -17,7 +17,8 @@ from mmdata.formats.tar import Damage, group_members, index_tar
 from mmdata.schema import unescape_key
 from mmdata.shards.catalog import Catalog, has_catalog, open_catalog
 from mmdata.shards.dataset import PLAN_FILE, QUARANTINE_FILE, RECIPE_FILE, Manifest, has_dataset, open_manifest
-from mmdata.storage import Storage, join, open_storage
+from mmdata.storage import Storage, open_storage
+from mmdata.storage.urls import join
 
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 

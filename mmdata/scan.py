@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from mmdata.engines.local import run
-from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound, StorageError
+from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound
 from mmdata.media.sandbox import Failure, Sandbox
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators.chain import Setup
@@ -35,12 +35,13 @@ from mmdata.shards.catalog import (
     write_part,
 )
 from mmdata.sources import Partition, Source, open_source
-from mmdata.storage import Storage, join, open_storage
+from mmdata.storage import Storage, StorageSettings, open_storage
+from mmdata.storage.urls import join
 
 PRELOAD = ("mmdata.scan", "mmdata.operators.measure", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
 """Modules that worker processes start with."""
 
-VOLATILE = frozenset({"OperatorError", "StorageError", "MissingMedia"})
+VOLATILE = frozenset({"OperatorError", "MissingMedia"})
 """Verdicts that a later scan does not take over: their cause lies outside the sample's bytes."""
 
 Progress = Callable[[int, int], None]
@@ -58,8 +59,8 @@ class Job:
     sandbox: SandboxLimits
     statistics: dict[str, pa.DataType]
     """Catalog columns of the statistics."""
-    scan: str
-    """Fingerprint of the scan settings."""
+    measure: str
+    """Fingerprint of the settings that decide what a row says: rows of an earlier scan hold while it is equal."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,23 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None) -> S
         ErrorLimitExceeded: more samples are bad than `limits.max_bad`; the catalog is written all the same.
         StorageError: something could not be read; run again to go on.
     """
-    storage = open_storage(recipe.storage_settings())
+    storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     catalog = recipe.catalog
     job = _job(recipe, storage, catalog)
     earlier = _earlier_parts(storage, catalog)
     storage.delete(join(catalog, HEAD))
     done: dict[int, tuple[Part, int]] = {}
 
-    def on_done(task: Task, result: tuple[Part, int]) -> None:
-        done[task.ordinal] = result
+    open_tasks: dict[int, Task] = {}
+
+    def numbers() -> Iterator[int]:
+        for task in _tasks(job.sources, earlier):
+            open_tasks[task.ordinal] = task
+            yield task.ordinal
+
+    def on_done(number: int, result: tuple[Part, int]) -> None:
+        done[number] = result
+        del open_tasks[number]
         if progress is not None:
             parts = [part for part, _ in done.values()]
             progress(sum(part.rows for part in parts), sum(_bad(part.counts) for part in parts))
@@ -105,33 +114,27 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None) -> S
     run(
         "mmdata.scan:scan_partition",
         job,
-        _tasks(job.sources, earlier),
+        numbers(),
         workers=workers,
         on_done=on_done,
+        payload=open_tasks.__getitem__,
         preload=PRELOAD,
     )
     parts = [done[ordinal][0] for ordinal in sorted(done)]
     if not sum(part.rows for part in parts):
-        raise ConfigError(_nothing_found(recipe, job.sources))
+        raise ConfigError(_nothing_found(job.sources))
     ignored: dict[str, int] = {}
     for source in job.sources:
         for extension, count in source.ignored.items():
             ignored[extension] = ignored.get(extension, 0) + count
-    committed = commit_catalog(storage, catalog, parts, scan=job.scan, check=recipe.scan.check, ignored=ignored)
+    committed = commit_catalog(
+        storage, catalog, parts, scan=recipe.scan_fingerprint(), check=recipe.scan.check, ignored=ignored)
     kept = {part.file for part in parts}
     for file in earlier.values():
         if file not in kept:
             storage.delete(join(catalog, file))
     check_limit(committed, recipe.limits)
     return Scanned(committed, sum(measured for _, measured in done.values()))
-
-
-def scan_fingerprint(recipe: Recipe) -> str:
-    """Fingerprint of the settings that decide what a row says; a catalog with another one is scanned again.
-
-    The text transforms are among them: lengths are those of the text that the shards will hold.
-    """
-    return recipe.fingerprint("seed", "scan", "decode", "limits", "transforms.text")
 
 
 def check_limit(catalog: Catalog, limits: Limits) -> None:
@@ -165,8 +168,8 @@ def _job(recipe: Recipe, storage: Storage, catalog: str) -> Job:
         seed=recipe.seed,
     )
     columns = {name: kind for name, kind in statistic_columns(requested).items() if name not in CATALOG.names}
-    sources = tuple(open_source(each, storage, spool) for each in recipe.source)
-    return Job(storage, catalog, sources, setup, sandbox_limits(recipe.limits), columns, scan_fingerprint(recipe))
+    sources = tuple(open_source(each, storage, spool, recipe.scan.partition) for each in recipe.source)
+    return Job(storage, catalog, sources, setup, sandbox_limits(recipe.limits), columns, recipe.measure_fingerprint())
 
 
 def sandbox_limits(limits: Limits) -> SandboxLimits:
@@ -192,11 +195,11 @@ def _tasks(sources: Sequence[Source], earlier: Mapping[str, str]) -> Iterator[Ta
             ordinal += 1
 
 
-def _nothing_found(recipe: Recipe, sources: Sequence[Source]) -> str:
+def _nothing_found(sources: Sequence[Source]) -> str:
     seen = sum(sum(source.ignored.values()) for source in sources)
     where = ", ".join(source.name for source in sources)
     hint = f"; {seen} files there have no media extension" if seen else ""
-    return f"{recipe.path}: source: no sample found in {where}{hint}; check path and include"
+    return f"source: no sample found in {where}{hint}; check path and include"
 
 
 # --- in the worker ------------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
         rows = {i: taken[stamp] for i, stamp in enumerate(stamps) if stamp in taken}
     fresh = [i for i in range(len(samples)) if i not in rows]
     good = [i for i in fresh if samples[i].error is None]
-    leaf = job.sources[task.source].name
+    leaf = f"source.{task.source}"
     results: dict[int, Any] = {i: Failure(*samples[i].error) for i in fresh if samples[i].error is not None}
     if good:
         with Sandbox("mmdata.operators.measure:measure", job.setup, limits=job.sandbox) as sandbox:
@@ -226,7 +229,7 @@ def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
     schema = catalog_schema(job.statistics)
     table = pa.Table.from_pylist([rows[i] for i in range(len(samples))], schema=schema)
     members = _members(row for row in rows.values() if row["status"] == "ok")
-    return write_part(job.storage, url, table, inputs=inputs, scan=job.scan, members=members), len(fresh)
+    return write_part(job.storage, url, table, inputs=inputs, scan=job.measure, members=members), len(fresh)
 
 
 def _members(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str, str]]:
@@ -253,7 +256,7 @@ def _take_over(task: Task, job: Job, inputs: str, url: str) -> Part | dict[str, 
     """The earlier part as it is, when nothing changed; else its rows by stamp, as far as they still hold."""
     earlier = join(job.catalog, task.earlier or "")
     part, settings = read_part_facts(job.storage, earlier)
-    if settings != job.scan:
+    if settings != job.measure:
         return {}
     if part.inputs == inputs and not VOLATILE.intersection(part.counts):
         if earlier != url:
@@ -281,8 +284,6 @@ def _row(sample: SourceSample, stamp: str, leaf: str, result: dict[str, Any] | F
         first = sample.media[0]
         row |= {"uri": first.uri, "offset": first.offset, "length": first.length}
     if isinstance(result, Failure):
-        if result.error_class == "StorageError":
-            raise StorageError(f"sample {sample.key}: {result.message}")
         refs = [{name: getattr(ref, name) for name in ref.__slots__} for ref in sample.media]
         return row | {
             "status": result.error_class,

@@ -20,7 +20,8 @@ from mmdata.errors import MediaError
 from mmdata.media.sandbox import Failure, Limits, Sandbox
 from mmdata.report.plots import bars, histogram
 from mmdata.schema import EXTENSIONS
-from mmdata.storage import Storage, join
+from mmdata.storage import Storage
+from mmdata.storage.urls import join
 
 SHEET = 6
 """Samples on the contact sheet of a bucket: the first of it in shard order."""

@@ -132,7 +132,7 @@ def _lengths(
     column = "duration" if isinstance(settings, AudioBuckets) else settings.length
     if column not in table.column_names:
         raise ConfigError(
-            f"{recipe.path}: buckets.{modality}: the catalog has no column '{column}'; add its statistic to scan"
+            f"buckets.{modality}: the catalog has no column '{column}'; add its statistic to scan"
         )
     values = table[column].take(pa.array(rows))
     missing = _mask(pc.is_null(values))

@@ -17,7 +17,8 @@ import xxhash
 
 from mmdata.errors import DatasetError, NotFound
 from mmdata.schema import CATALOG, FORMAT_VERSION
-from mmdata.storage import Storage, join
+from mmdata.storage import Storage
+from mmdata.storage.urls import join
 
 HEAD = "catalog.json"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmdata.errors import DatasetError, NotFound
+from mmdata.errors import DatasetError
 from mmdata.schema import FORMAT_VERSION, INDEX, QUARANTINE
 from mmdata.shards.dataset import (
     BUILD_FOLDER,
@@ -29,7 +30,8 @@ from mmdata.shards.dataset import (
 from mmdata.shards.plan import Plan
 from mmdata.shards.records import Record, index_url, read_record
 from mmdata.shards.rows import Rows
-from mmdata.storage import Storage, join
+from mmdata.storage import Storage
+from mmdata.storage.urls import join
 
 INDEX_BYTES = 64 * 1024 * 1024
 """Size at which the next index file is begun."""
@@ -96,17 +98,20 @@ def fold(
 def clean(storage: Storage, output: str, manifest: Manifest) -> None:
     """After the manifest: remove the build folder, and shards and index files that earlier builds left behind."""
     wanted = {shard.file for shard in manifest.shards} | set(manifest.index)
-    for folder in ("shards", "index", BUILD_FOLDER):
-        try:
-            found = [entry.url for entry in storage.list(join(output, folder))]
-        except NotFound:
-            continue
-        base = output.rstrip("/") + "/"
-        for url in found:
-            if url.removeprefix(base) not in wanted:
-                storage.delete(url)
-        if folder == BUILD_FOLDER:
-            storage.remove_empty(join(output, folder))
+    base = output.rstrip("/") + "/"
+    for folder in ("shards", "index"):
+        storage.clean(join(output, folder))
+        for entry in list(storage.list(join(output, folder))):
+            if entry.url.removeprefix(base) not in wanted:
+                storage.delete(entry.url)
+    storage.clean(output)
+    build = join(output, BUILD_FOLDER)
+    local = storage.local_path(build)
+    if local is not None:
+        shutil.rmtree(local, ignore_errors=True)
+        return
+    for entry in list(storage.list(build)):
+        storage.delete(entry.url)
 
 
 def write_index(storage: Storage, output: str, records: Sequence[Record]) -> list[str]:

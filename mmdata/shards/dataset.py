@@ -9,7 +9,8 @@ from typing import Any
 
 from mmdata.errors import DatasetError, NotFound
 from mmdata.schema import FORMAT_VERSION
-from mmdata.storage import Storage, join
+from mmdata.storage import Storage
+from mmdata.storage.urls import join
 
 MANIFEST = "manifest.json"
 QUARANTINE_FILE = "quarantine.parquet"

@@ -152,7 +152,7 @@ def make_plan(recipe: Recipe, catalog: Catalog) -> Plan:
         format=recipe.output.format,
         check=recipe.scan.check,
         seed=recipe.seed,
-        recipe=recipe_fingerprint(recipe),
+        recipe=recipe.build_fingerprint(),
         catalog=catalog.fingerprint,
         fingerprint=plan_fingerprint(recipe, catalog),
         read=table.num_rows,
@@ -169,27 +169,9 @@ def make_plan(recipe: Recipe, catalog: Catalog) -> Plan:
     )
 
 
-def recipe_fingerprint(recipe: Recipe) -> str:
-    """Fingerprint of everything in the recipe that decides the shards: not where they go, nor how many workers."""
-    return recipe.fingerprint(
-        "name",
-        "seed",
-        "decode",
-        "filters",
-        "transforms",
-        "encode",
-        "buckets",
-        "packing",
-        "splits",
-        "output",
-        "limits",
-        "scan",
-    )
-
-
 def plan_fingerprint(recipe: Recipe, catalog: Catalog) -> str:
     """Fingerprint of the plan, known before it is made."""
-    text = f"{FORMAT_VERSION}:{recipe_fingerprint(recipe)}:{catalog.fingerprint}"
+    text = f"{FORMAT_VERSION}:{recipe.build_fingerprint()}:{catalog.fingerprint}"
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
@@ -221,7 +203,7 @@ def _drop_filtered(recipe: Recipe, table: pa.Table, drops: _Drops) -> None:
     try:
         failing = filter_reasons(table, rules)
     except ValueError as error:
-        raise ConfigError(f"{recipe.path}: filters: {error}") from None
+        raise ConfigError(f"filters: {error}") from None
     for number, rule in enumerate(recipe.filters):
         drops.add(failing == number, Reason("filter", rule.name, f"does not meet '{rule.keep}'"))
 
@@ -264,7 +246,7 @@ def _pack(
             packs = pack(lengths[own], settings.budget, buffer=settings.buffer, oversize=settings.oversize)
         except ValueError as error:
             raise ConfigError(
-                f"{recipe.path}: packing: {error}; set packing.oversize to drop, or raise the budget"
+                f"packing: {error}; set packing.oversize to drop, or raise the budget"
             ) from None
         over = np.zeros(table.num_rows, dtype=bool)
         over[own[packs.pack < 0]] = True
@@ -354,7 +336,7 @@ def _nothing_left(recipe: Recipe, drops: _Drops, rows: int) -> str:
     counts = np.bincount(drops.code[drops.code >= 0], minlength=len(drops.reasons))
     worst = drops.reasons[int(np.argmax(counts))]
     return (
-        f"{recipe.path}: none of {rows} samples survives: {int(counts.max())} were dropped at {worst.stage} "
+        f"none of {rows} samples survives: {int(counts.max())} were dropped at {worst.stage} "
         f"by '{worst.name}' ({worst.text}); loosen that rule"
     )
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from mmdata.errors import NotFound
 from mmdata.shards.dataset import BUILD_FOLDER
-from mmdata.storage import Storage, join
+from mmdata.storage import Storage
+from mmdata.storage.urls import join
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from mmdata.media.sandbox import Failure, Limits, Sandbox
 from mmdata.schema import EXTENSIONS
 from mmdata.shards.dataset import QUARANTINE_FILE, Manifest, ShardRow, open_manifest
 from mmdata.shards.writer import sample_digest
-from mmdata.storage import Storage, StorageSettings, join, open_storage
+from mmdata.storage import Storage, StorageSettings, open_storage
+from mmdata.storage.urls import join
 
 BLOCK = 4 << 20
 
