@@ -179,17 +179,18 @@ def _path(value: Any, info: ValidationInfo) -> Any:
     return resolve_path(value, (info.context or {}).get("folder"))
 
 
-def _text_or(kind: str, pattern: str, description: str) -> WithJsonSchema:
-    return WithJsonSchema(
-        {"anyOf": [{"type": kind}, {"type": "string", "pattern": pattern}], "description": description}
-    )
+def _text_or(kind: str, pattern: str, description: str, bound: str = "exclusiveMinimum") -> WithJsonSchema:
+    number = {"type": kind, bound: 0}
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": pattern}], "description": description})
 
 
 _UNIT = r"^\s*[0-9._]+\s*[A-Za-z]*\s*$"
 
 Bytes = Annotated[int, _checked(parse_size), Field(ge=1), _text_or("integer", _UNIT, SIZE_HINT)]
 Seconds = Annotated[float, _checked(parse_duration), Field(gt=0), _text_or("number", r"^\s*[0-9]", DURATION_HINT)]
-Moment = Annotated[float, _checked(parse_duration), Field(ge=0), _text_or("number", r"^\s*[0-9]", DURATION_HINT)]
+Moment = Annotated[
+    float, _checked(parse_duration), Field(ge=0), _text_or("number", r"^\s*[0-9]", DURATION_HINT, "minimum")
+]
 """A time from a start: like `Seconds`, but 0 is allowed."""
 BitRate = Annotated[int, _checked(parse_rate), Field(ge=1), _text_or("integer", _UNIT, RATE_HINT)]
 Pixels = Annotated[int, _checked(parse_pixels), Field(ge=1), _text_or("integer", r"^\s*[0-9]", PIXELS_HINT)]
