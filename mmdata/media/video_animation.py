@@ -29,7 +29,8 @@ def animation_format(source: Source) -> str | None:
 
 def animation_info(source: Source, *, max_frames: int | None = None, max_pixels: int = MAX_PIXELS) -> MediaInfo:
     """Decode every frame and say what was found. Raises MediaErrors, DecompressionBomb above `max_frames`."""
-    times, duration, width, height = [], 0.0, 0, 0
+    times: list[float] = []
+    duration, width, height = 0.0, 0, 0
     for array, seconds in _frames(source, max_pixels):
         if max_frames is not None and len(times) == max_frames:
             raise DecompressionBomb(f"more than {max_frames} frames")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mmdata.errors import EmptyMedia
+from mmdata.errors import EmptyMedia, UnsupportedMedia
 from mmdata.media.video_open import Source, opened, video_stream
 from mmdata.media.video_times import timeline_of
 from mmdata.media.video_write import encoding
-
-if TYPE_CHECKING:
-    from av.packet import Packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,8 @@ def _copy(source: Source, format: str, low: int, high: int, audio: bool) -> byte
     """Packets of the picture track with `low` <= pts < `high` in its time base, and of the sound track alongside."""
     import av
 
+    with opened(source) as container:
+        decode_times = iter(_decode_times(_stamps(container, video_stream(container), low, high)))
     buffer = io.BytesIO()
     with opened(source) as container:
         stream: Any = video_stream(container)
@@ -65,25 +64,47 @@ def _copy(source: Source, format: str, low: int, high: int, audio: bool) -> byte
         output = av.open(buffer, mode="w", format=format, options={"fflags": "+bitexact"})
         try:
             tracks = {each.index: output.add_stream_from_template(each) for each in (stream, sound) if each is not None}
-            begin, finish = low * stream.time_base, high * stream.time_base
-            started = False
+            begin, finish, started = low * stream.time_base, high * stream.time_base, False
             for packet in container.demux([each for each in (stream, sound) if each is not None]):
-                if not packet.size or packet.dts is None or packet.pts is None:
+                if not packet.size or packet.pts is None:
                     continue
                 inside = begin <= packet.pts * packet.time_base < finish
+                offset = round(begin / packet.time_base)
                 if packet.stream_index == stream.index:
                     started = started or (packet.is_keyframe and packet.pts == low)
-                    inside = inside and started
-                if inside:
-                    _shift(packet, begin)
-                    packet.stream = tracks[packet.stream_index]
-                    output.mux(packet)
+                    if not (inside and started):
+                        continue
+                    packet.dts = next(decode_times) - offset
+                elif not inside or packet.dts is None:
+                    continue
+                else:
+                    packet.dts -= offset
+                packet.pts -= offset
+                packet.stream = tracks[packet.stream_index]
+                output.mux(packet)
         finally:
             output.close()
     return buffer.getvalue()
 
 
-def _shift(packet: Packet, begin: Any) -> None:
-    offset = round(begin / packet.time_base)
-    assert packet.pts is not None and packet.dts is not None
-    packet.pts, packet.dts = packet.pts - offset, packet.dts - offset
+def _stamps(container: Any, stream: Any, low: int, high: int) -> list[int]:
+    """Presentation times of the packets to copy, in decode order."""
+    stamps: list[int] = []
+    for packet in container.demux(stream):
+        if not packet.size:
+            continue
+        if packet.pts is None:
+            raise UnsupportedMedia("packets have no presentation times and cannot be cut by copying")
+        if low <= packet.pts < high and (stamps or (packet.is_keyframe and packet.pts == low)):
+            stamps.append(packet.pts)
+    return stamps
+
+
+def _decode_times(stamps: list[int]) -> list[int]:
+    """Decode times for packets with these presentation times: the same times in order, moved early enough for each.
+
+    Containers such as Matroska store none.
+    """
+    ordered = sorted(stamps)
+    early = max((sooner - stamp for sooner, stamp in zip(ordered, stamps, strict=True)), default=0)
+    return [stamp - early for stamp in ordered]

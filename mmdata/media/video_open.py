@@ -53,11 +53,12 @@ def open_container(source: Source) -> InputContainer:
     file: Any = io.BytesIO(source) if isinstance(source, bytes) else f"file:{source}"
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
     try:
-        return av.open(file, mode="r", options=options, metadata_errors="ignore")
+        container: InputContainer = av.open(file, mode="r", options=options, metadata_errors="ignore")
     except (av.error.FFmpegError, ValueError) as error:
         if cut_before_header_end(source):
             raise TruncatedMedia(f"the container ends before its header is complete ({describe(error)})") from error
         raise translate(error) from error
+    return container
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def video_stream(container: InputContainer, *, max_pixels: int = MAX_PIXELS, thr
     """
     from av.stream import Disposition
 
-    stream = container.streams.best("video")
+    stream: Any = container.streams.best("video")
     if stream is None:
         raise EmptyMedia("the file has no video track")
     if stream.disposition & Disposition.attached_pic:
@@ -121,7 +122,8 @@ def video_stream(container: InputContainer, *, max_pixels: int = MAX_PIXELS, thr
     check_pixels(codec.width, codec.height, max_pixels)
     codec.thread_count = threads
     codec.thread_type = "AUTO" if threads > 1 else "NONE"
-    return stream
+    chosen: VideoStream = stream
+    return chosen
 
 
 def check_pixels(width: int, height: int, max_pixels: int) -> None:

@@ -91,11 +91,11 @@ def decode_all(
             raise DecompressionBomb(f"{len(log.pts)} frames, over the limit of {max_frames}")
         promised = timeline_of_log(log, container, stream)
         info: MediaInfo | None = None
-        stamps: list[int | None] = []
+        stamps: list[tuple[int | None, int | None]] = []
         for frame in decode_from_start(source, any_start=True not in log.key):
             check_pixels(frame.width, frame.height, max_pixels)
             info = info or _describe(container, stream, frame, max_pixels)
-            stamps.append(frame.pts if frame.pts is not None else frame.dts)
+            stamps.append((frame.pts, frame.dts))
         if info is None:
             raise UnreadableMedia("no picture of the video track decodes")
         if promised is not None and len(stamps) != len(promised.pts):
@@ -140,7 +140,7 @@ def _describe(container: InputContainer, stream: VideoStream, first: VideoFrame,
     check_pixels(first.width, first.height, max_pixels)
     geometry = geometry_of(first, stream.sample_aspect_ratio)
     check_pixels(geometry.width, geometry.height, max_pixels)
-    sound = container.streams.best("audio")
+    sound: Any = container.streams.best("audio")
     heard = sound.codec_context if sound is not None else None
     return MediaInfo(
         format=container.format.name.split(",")[0],
@@ -171,8 +171,8 @@ def _with_nominal_rate(info: MediaInfo, nominal: Fraction | None) -> MediaInfo:
 def _count_in_header(container: InputContainer, stream: VideoStream) -> dict[str, Any] | None:
     """Frames, duration and rate from the sample table of ISO media; None when there is no whole and honest table.
 
-    Samples that an edit list hides are marked in the table. Whether the rate is even shows in decode times: their gaps
-    are those of the presentation times in another order.
+    Samples that an edit list hides are marked in the table. The table is in decode order, which tells the rate only
+    where frames are even: an uneven one needs the packets.
     """
     entries = stream.index_entries
     if container.format.name.split(",")[0] != "mov" or not stream.frames or len(entries) != stream.frames:
@@ -185,4 +185,4 @@ def _count_in_header(container: InputContainer, stream: VideoStream) -> dict[str
     if (np.diff(times) <= 0).any() or not times[-1] - times[0] < duration:
         return None
     fps, variable = spacing(times - times[0], duration)
-    return {"frames": len(shown), "duration": duration, "fps": fps, "variable": variable}
+    return None if variable else {"frames": len(shown), "duration": duration, "fps": fps, "variable": False}

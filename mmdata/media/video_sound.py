@@ -46,9 +46,9 @@ class Sound:
         self, source: Source, output: OutputContainer, container: str, start: float, end: float, *, whole: bool
     ) -> None:
         self._input = open_container(source)
-        self._packets: Iterator[Packet] = iter(())
-        self._waiting: Packet | None = None
-        stream = self._input.streams.best("audio")
+        self._packets: Iterator[Packet[Any]] = iter(())
+        self._waiting: Packet[Any] | None = None
+        stream: Any = self._input.streams.best("audio")
         self.track: AudioStream | None = None
         if stream is None:
             return
@@ -73,7 +73,7 @@ class Sound:
         """Free the decoder."""
         self._input.close()
 
-    def before(self, seconds: float) -> Iterator[Packet]:
+    def before(self, seconds: float) -> Iterator[Packet[Any]]:
         """The packets not yet given that begin before `seconds` after the start of the clip."""
         while True:
             packet = self._waiting or next(self._packets, None)
@@ -85,7 +85,7 @@ class Sound:
                 return
             yield packet
 
-    def _copied(self, stream: AudioStream, start: float) -> Iterator[Packet]:
+    def _copied(self, stream: AudioStream, start: float) -> Iterator[Packet[Any]]:
         with translated():
             for packet in self._input.demux(stream):
                 if packet.dts is None or not packet.size:
@@ -97,7 +97,7 @@ class Sound:
                 packet.stream = self.track
                 yield packet
 
-    def _encoded(self, stream: AudioStream, layout: str, rate: int, start: float, end: float) -> Iterator[Packet]:
+    def _encoded(self, stream: AudioStream, layout: str, rate: int, start: float, end: float) -> Iterator[Packet[Any]]:
         from av.audio.frame import AudioFrame
 
         assert self.track is not None

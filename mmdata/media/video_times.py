@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from mmdata.media.video_open import Source
 
 PACKED_CODECS = frozenset({"mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2", "h263", "rv30", "rv40"})
-"""Codecs whose packets in AVI may hold two pictures or none (packed B-frames, frames that are not coded)."""
+"""Codecs whose packets in AVI may hold two pictures or none (packed B-frames, frames that are not coded). AVI has no
+presentation times at all: those of reordered frames are a guess."""
 
 EVEN_TOLERANCE_S = 0.0011
 """Deviation from the median frame gap that still counts as even: containers round times to a millisecond."""
@@ -49,7 +50,8 @@ class Timeline:
     @property
     def times(self) -> np.ndarray:
         """float64 [T]: seconds since the first shown frame."""
-        return (self.pts - self.pts[0]) * float(self.time_base)
+        seconds: np.ndarray = (self.pts - self.pts[0]) * float(self.time_base)
+        return seconds
 
     @property
     def duration(self) -> float:
@@ -71,7 +73,7 @@ class PacketLog:
     def empty(cls) -> PacketLog:
         return cls([], [], [], [])
 
-    def add(self, packet: Packet) -> None:
+    def add(self, packet: Packet[Any]) -> None:
         """Note a packet; a damaged one (cut by the end of the file) shows no frame."""
         self.corrupt |= packet.is_corrupt
         self.pts.append(packet.pts)
@@ -97,8 +99,8 @@ def timeline_of_log(log: PacketLog, container: InputContainer, stream: VideoStre
     if not log.pts:
         raise EmptyMedia("the video track has no frame")
     assert stream.time_base is not None
-    packed = container.format.name == "avi" and codec_name(stream) in PACKED_CODECS
-    if packed or any(pts is None for pts in log.pts) or True not in log.key:
+    guessed = container.format.name == "avi" and (codec_name(stream) in PACKED_CODECS or stream.has_b_frames)
+    if guessed or any(pts is None for pts in log.pts) or True not in log.key:
         return None
     pts = np.array(log.pts, dtype=np.int64)
     first = log.key.index(True)
@@ -129,24 +131,27 @@ def _end(pts: np.ndarray, last_duration: int, stream: VideoStream) -> int:
 
 def _timeline_by_decoding(source: Source, stream: VideoStream, log: PacketLog) -> Timeline:
     frames = decode_from_start(source, any_start=True not in log.key)
-    stamps = [frame.pts if frame.pts is not None else frame.dts for frame in frames]
-    return timeline_of_pictures(stamps, stream)
+    return timeline_of_pictures([(frame.pts, frame.dts) for frame in frames], stream)
 
 
-def timeline_of_pictures(stamps: list[int | None], stream: VideoStream) -> Timeline:
-    """The timeline of pictures in the order in which they were decoded; evenly spaced when their times are no use."""
+def timeline_of_pictures(stamps: list[tuple[int | None, int | None]], stream: VideoStream) -> Timeline:
+    """The timeline of pictures in the order in which they were decoded, from their presentation or decode times,
+    whichever ascend; evenly spaced when neither does."""
     if not stamps:
         raise EmptyMedia("the video track has no picture")
     assert stream.time_base is not None
-    pts = np.array([-1 if stamp is None else stamp for stamp in stamps], dtype=np.int64)
-    if None in stamps or (np.diff(pts) <= 0).any():
-        rate = stream.average_rate or stream.guessed_rate or Fraction(25)
-        step = max(1, round(1 / (rate * stream.time_base)))
-        pts = np.arange(len(stamps), dtype=np.int64) * step
+    rate = stream.average_rate or stream.guessed_rate or Fraction(25)
+    pts = np.arange(len(stamps), dtype=np.int64) * max(1, round(1 / (rate * stream.time_base)))
+    for times in zip(*stamps, strict=True):
+        if None not in times and (np.diff(times) > 0).all():
+            pts = np.array(times, dtype=np.int64)
+            break
     return Timeline(pts, _end(pts, 0, stream), stream.time_base, np.empty(0, np.int64), False)
 
 
-def decode_packets(stream: VideoStream, packets: Iterator[Packet], *, any_start: bool = False) -> Iterator[VideoFrame]:
+def decode_packets(
+    stream: VideoStream, packets: Iterator[Packet[Any]], *, any_start: bool = False
+) -> Iterator[VideoFrame]:
     """Decode packets strictly, from the first key frame on (from the first packet with `any_start`).
 
     Raises UnsupportedMedia (encrypted), UnreadableMedia naming the time of the packet or frame that is damaged.
@@ -158,7 +163,7 @@ def decode_packets(stream: VideoStream, packets: Iterator[Packet], *, any_start:
             yield from decode_packet(stream, packet)
 
 
-def decode_packet(stream: VideoStream, packet: Packet) -> list[VideoFrame]:
+def decode_packet(stream: VideoStream, packet: Packet[Any]) -> list[VideoFrame]:
     """The pictures that one packet completes; an empty packet flushes the decoder. Raises as `decode_packets`."""
     import av
 
@@ -245,4 +250,3 @@ def sample_indices(
 def _at_rate(times: np.ndarray, fps: float, tick: float) -> np.ndarray:
     moments = times[0] + np.arange(int(np.floor((times[-1] - times[0]) * fps + 1e-6)) + 1) / fps
     return np.unique(np.searchsorted(times, moments + tick, side="right") - 1).astype(np.int64)
-

@@ -102,10 +102,10 @@ def transcode(
     """Write a video anew: H.264 or AV1 in MP4, VP9 in WebM; 8-bit 4:2:0, upright, square pixels.
 
     Frames: `indices` (ascending, into `frame_times`), or those shown in `clip` (start, end in seconds from the first
-    frame, `start` <= time < `end`), or all. `fps`: with `indices`, they are laid out at that rate; otherwise the frame on
-    screen at every 1/fps is taken. Without it each frame keeps its time; WebM rounds times to milliseconds.
-    Pictures: read at `size` (width, height), then `spatial` (uint8 [H, W, 3] to the same, one size for all). An odd last
-    row or column is cut off. `crf`: constant rate factor; `keyframe_interval` in frames.
+    frame, `start` <= time < `end`), or all. `fps`: with `indices`, they are laid out at that rate; otherwise the frame
+    on screen at every 1/fps is taken. Without it each frame keeps its time; WebM rounds times to milliseconds.
+    Pictures: read at `size` (width, height), then `spatial` (uint8 [H, W, 3] to the same, one size for all). An odd
+    last row or column is cut off. `crf`: constant rate factor; `keyframe_interval` in frames.
     Sound: copied when every frame is kept and the container takes the codec, else re-encoded (AAC or Opus) and cut to
     the frames' stretch; left out where `fps` lays chosen frames out anew.
     Memory: a few frames and the output. The same arguments give the same bytes.
@@ -126,7 +126,7 @@ def transcode(
     with Reader(source) as reader:
         timeline = reader.timeline
         plan = plan_frames(timeline.times, timeline.duration, indices=indices, clip=clip, fps=fps)
-        reader.check(plan.indices)
+        reader.check(plan.indices.tolist())
         origin = float(int(timeline.pts[0]) * timeline.time_base)
         sound = (source, origin) if audio and plan.window is not None else None
         pictures = (reader.picture(int(index), size) for index in plan.indices)

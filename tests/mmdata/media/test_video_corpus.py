@@ -1,0 +1,161 @@
+"""Real video files against what ffprobe, PyAV and decord say of them.
+
+Tolerances: frame counts are exact; durations within one and a half frames or 20 ms, because tools differ in whether the
+last frame's length is counted; times in Matroska are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmdata import errors
+from mmdata.media import video
+
+BROKEN = {
+    "androidx/sample_malformed_free_box.mp4": errors.UnreadableMedia,
+    "androidx/video_init.mp4": errors.EmptyMedia,
+    "derived-truncated/nasa_13013.first403788.mp4": errors.TruncatedMedia,
+    "moviepy/result.webm": errors.EmptyMedia,
+    "mp4parse/chunk_out_of_range.mp4": errors.UnreadableMedia,
+    "mp4parse/short-cenc.mp4": errors.UnsupportedMedia,
+}
+"""Files that no tool decodes, and why."""
+
+CUT_SHORT = {"derived-truncated/again.first82150.mkv": 21, "derived-truncated/rabbit320.first165309.webm": 113}
+"""Files whose header promises more bytes than there are; the tools decode this many frames without a word."""
+
+HARD = {
+    "decord/corrupted.mp4": errors.UnreadableMedia,
+    "mp4parse/no_timescale.mp4": errors.UnreadableMedia,
+}
+"""Files of which the tools decode different numbers of frames, some of them damaged: refused."""
+
+SECOND_TRACK = "torchcodec/nasa_13013.mp4"
+"""Two picture tracks. Players (and decord) show the larger, of 390 frames; the reference counts of the others are those
+of the first."""
+
+
+def _videos(truth: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name.removeprefix("videos/"): row for name, row in truth.items() if row["kind"] == "video"}
+
+
+def _track(row: dict[str, Any]) -> dict[str, Any]:
+    return next(stream for stream in row["ffprobe"]["streams"] if stream["codec_type"] == "video")
+
+
+def test_count_duration_and_rotation_are_those_the_tools_agree_on(corpora: Path, truth: dict[str, Any]) -> None:
+    compared = 0
+    for name, row in _videos(truth).items():
+        if name in BROKEN or name in CUT_SHORT or name in HARD or name == SECOND_TRACK:
+            continue
+        info = video.decode_all(str(corpora / "videos" / name))
+        track, pyav, pts = _track(row), row["pyav"], row["pts"]
+        assert int(track["nb_read_frames"]) == pyav["video_frames_decoded"] == info.frames, name
+        assert info.rotation == -pyav["video_first_frame"]["rotation"] % 360, name
+        frame = 1 / (info.fps or 25)
+        if "last_pts" in pts and int(track["nb_read_packets"]) == info.frames:
+            span = pts["last_pts"] - pts["first_pts"]
+            assert info.duration == pytest.approx(span + pts["median_delta"], abs=max(1.5 * frame, 0.02)), name
+            assert info.variable == pts["variable"], name
+        if "duration" in track and float(track["duration"]) < 1000:
+            assert info.duration == pytest.approx(float(track["duration"]), abs=max(1.5 * frame, 0.02)), name
+        compared += 1
+    assert compared == 51
+
+
+def test_a_header_probe_says_the_same_as_decoding_everything(corpora: Path, truth: dict[str, Any]) -> None:
+    for name in _videos(truth):
+        if name in BROKEN or name in CUT_SHORT or name in HARD:
+            continue
+        path = str(corpora / "videos" / name)
+        probed, decoded = video.probe(path), video.decode_all(path)
+        assert (probed.width, probed.height, probed.frames, probed.rotation, probed.codec) == (
+            decoded.width,
+            decoded.height,
+            decoded.frames,
+            decoded.rotation,
+            decoded.codec,
+        ), name
+        assert probed.duration == pytest.approx(decoded.duration, abs=0.04), name
+        assert video.probe(Path(path).read_bytes()) == probed, name
+
+
+@pytest.mark.parametrize(("name", "expected"), [*BROKEN.items(), *HARD.items()])
+def test_files_that_do_not_decode_raise_the_class_that_says_why(
+    corpora: Path, name: str, expected: type[Exception]
+) -> None:
+    with pytest.raises(errors.MediaError) as caught:
+        video.decode_all(str(corpora / "videos" / name))
+    assert type(caught.value) is expected
+
+
+@pytest.mark.parametrize(("name", "frames"), CUT_SHORT.items())
+def test_a_cut_file_is_refused_unless_repair_is_asked_for(corpora: Path, name: str, frames: int) -> None:
+    path = str(corpora / "videos" / name)
+    for function in (video.decode_all, video.probe):
+        with pytest.raises(errors.TruncatedMedia, match="bytes"):
+            function(path)
+        assert function(path, truncated="repair").frames == frames
+
+
+def test_a_frame_that_the_edit_list_hides_is_not_there(corpora: Path) -> None:
+    """dolbyVision-hdr.MOV has five packets; the edit list ends within the fourth frame."""
+    path = str(corpora / "videos/androidx/dolbyVision-hdr.MOV")
+    info = video.decode_all(path)
+    assert (info.frames, info.rotation, info.width, info.height) == (4, 90, 720, 1280)
+    assert info.duration == pytest.approx(64 / 600)
+    assert len(list(video.read_frames(path, range(4)))) == 4
+    with pytest.raises(IndexError):
+        list(video.read_frames(path, [4]))
+
+
+def test_frames_before_the_damage_can_still_be_read(corpora: Path) -> None:
+    path = str(corpora / "videos/decord/corrupted.mp4")
+    assert len(list(video.read_frames(path, range(25)))) == 25
+    with pytest.raises(errors.UnreadableMedia, match=r"3\.0"):
+        list(video.read_frames(path, range(50)))
+
+
+def test_of_two_picture_tracks_the_larger_is_shown(corpora: Path) -> None:
+    info = video.decode_all(str(corpora / "videos" / SECOND_TRACK))
+    assert (info.frames, info.width, info.height) == (390, 480, 270)
+
+
+def test_square_pixels(corpora: Path) -> None:
+    path = str(corpora / "videos/mp4parse/h264_white_frame_sar_16_9.mp4")
+    info = video.probe(path)
+    assert (info.width, info.height) == (round(640 * Fraction(16, 9)), 480)
+    (frame,) = video.read_frames(path, [0])
+    assert frame.shape == (480, 1138, 3) and frame.mean() > 250
+
+
+def test_first_frames_have_the_reference_colour(corpora: Path, truth: dict[str, Any]) -> None:
+    """Mean RGB within 2 of the reference, which was made with the same library's conversion."""
+    for name, row in _videos(truth).items():
+        if name in BROKEN or name in HARD or name == SECOND_TRACK:
+            continue
+        (frame,) = video.read_frames(str(corpora / "videos" / name), [0])
+        assert frame.mean((0, 1)) == pytest.approx(row["pyav"]["video_first_frame"]["mean_rgb"], abs=2.0), name
+
+
+def test_both_back_ends_give_the_same_pictures_or_decord_refuses(corpora: Path, truth: dict[str, Any]) -> None:
+    served = 0
+    for name in _videos(truth):
+        if name in BROKEN or name in HARD or "long_180p" in name:
+            continue
+        path = str(corpora / "videos" / name)
+        count = len(video.frame_times(path))
+        indices = sorted({0, count // 3, count // 2, count - 1})
+        ours = list(video.read_frames(path, indices, backend="pyav"))
+        try:
+            theirs = list(video.read_frames(path, indices, backend="decord"))
+        except (errors.UnsupportedMedia, errors.UnreadableMedia):
+            continue
+        served += 1
+        for mine, its in zip(ours, theirs, strict=True):
+            assert abs(mine.astype(int) - its.astype(int)).mean() < 4, name
+    assert served >= 30
