@@ -24,6 +24,10 @@ ANIMATED = frozenset({"gif", "webp", "apng", "avifs"})
 """Extensions that `animated: video` turns from image to video. Whether a file moves is for its reader to say."""
 
 
+_BAD_PART = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """A stretch of a source that one worker scans at a time."""
@@ -74,9 +78,9 @@ def bad_key(key: str) -> str | None:
     """Why `key` cannot be the name of a sample in a shard, or None when it can."""
     if not key or not key.rpartition("/")[2]:
         return "the key is empty"
-    if any(part in ("", ".", "..") for part in key.split("/")):
+    if _BAD_PART.search(key):
         return f"the key {key[:80]!r} has an empty, '.' or '..' part"
-    if any(ord(char) < 32 or char == "\x7f" for char in key):
+    if _CONTROL.search(key):
         return f"the key {key[:80]!r} holds a control character"
     if not encodable(key):
         return f"the key {key[:80]!r} is not valid Unicode"

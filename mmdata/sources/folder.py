@@ -42,7 +42,8 @@ class Folder:
         self.ignored: Counter[str] = Counter()
         self._settings = settings
         self._storage = storage
-        self._root = settings.path
+        self._local = storage.local_path(settings.path)
+        self._root = (self._local or settings.path).rstrip("/") or "/"
         self._cuts = _Cuts(partition)
 
     def partitions(self) -> Iterator[Partition]:
@@ -74,7 +75,7 @@ class Folder:
 
     def _files(self) -> Iterator[Listed]:
         patterns = Patterns(self._settings.include, self._settings.exclude)
-        local = self._storage.local_path(self._root)
+        local = self._local
         if local is None:
             files = walk_remote(self._storage, self._root, patterns, self.ignored)
         elif os.path.isdir(local):
@@ -165,7 +166,7 @@ class Folder:
         return parse_member(name, data, url)
 
     def _url(self, path: str) -> str:
-        return f"{self._root.rstrip('/')}/{path}"
+        return f"{self._root.removesuffix('/')}/{path}"
 
     def _nothing(self) -> str:
         ignored = ", ".join(f"{count} {reason}" for reason, count in self.ignored.most_common(8))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from mmdata.errors import ConfigError, FormatError, NotFound, StorageError
+from mmdata.errors import ConfigError, FormatError
 from mmdata.formats.compressed import open_decompressed
 from mmdata.sources.contract import partition_name
 from mmdata.sources.spool import Spool
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 _COMPRESSED = re.compile(r"\.(gz|zst|zstd|xz|bz2)$", re.IGNORECASE)
 _MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"\xfd7zXZ\0": ".xz", b"BZh": ".bz2"}
+_PIECE = 16 << 10
 _WILD = re.compile(r"[*?\[{]")
 
 
@@ -42,11 +42,7 @@ def input_files(storage: Storage, patterns: Sequence[str]) -> list[InputFile]:
     for pattern in patterns:
         if pattern.startswith("pipe:") or "::" in pattern:
             raise ConfigError(f"{pattern!r}: commands and joined lists are not read; give paths or URLs, one an item")
-        # A file whose own name holds a bracket or brace is meant before the pattern that it also is.
-        if not _WILD.search(pattern) or ("://" not in pattern and storage.exists(pattern)):
-            found.setdefault(pattern, storage.stat(pattern).stamp)
-        else:
-            found.update((entry.url, entry.stamp) for entry in storage.glob(pattern) if entry.url not in found)
+        found.update((entry.url, entry.stamp) for entry in storage.glob(pattern) if entry.url not in found)
     root = _common([_WILD.split(pattern, maxsplit=1)[0].rpartition("/")[0] for pattern in patterns])
     stems: dict[str, str] = {}
     files = []
@@ -73,20 +69,6 @@ def _common(folders: Sequence[str]) -> str:
     return "/".join(common)
 
 
-def open_binary(storage: Storage, url: str) -> BinaryIO:
-    """`url` for reading and seeking. Raises NotFound or StorageError."""
-    local = storage.local_path(url)
-    if local is None:
-        remote: BinaryIO = storage.open(url)
-        return remote
-    try:
-        return open(local, "rb")
-    except FileNotFoundError as error:
-        raise NotFound(f"there is no file {url}") from error
-    except OSError as error:
-        raise StorageError(f"cannot open {url}: {error.strerror}") from error
-
-
 def bare_name(url: str) -> str:
     """`url` without a suffix of compression: `a.jsonl` for `a.jsonl.gz`."""
     return _COMPRESSED.sub("", url)
@@ -97,16 +79,18 @@ def spool_plain(storage: Storage, spool: Spool, url: str, stamp: str, keep_damag
 
     Damage raises FormatError; with `keep_damaged` what was decompressed before it is kept, if anything was.
     """
-    with open_binary(storage, url) as file:
+    with storage.open(url) as file:
         head = file.read(6)
     suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), None)
     if suffix is None:
         return url
 
     def fill(out: BinaryIO) -> None:
-        with open_binary(storage, url) as packed, open_decompressed(packed, url + suffix) as plain:
+        with storage.open(url) as packed, open_decompressed(packed, url + suffix) as plain:
             try:
-                shutil.copyfileobj(plain, out, 1 << 20)
+                # In small pieces, past the buffer: the piece in which damage is met is lost.
+                while piece := plain.read1(_PIECE):  # type: ignore[attr-defined]
+                    out.write(piece)
             except FormatError:
                 if not keep_damaged or out.tell() == 0:
                     raise

@@ -188,7 +188,7 @@ def _row(entry: os.DirEntry[str], prefix: str, patterns: Patterns, ignored: Coun
     if hidden(name):
         ignored[HIDDEN] += 1
         return None
-    if entry.is_dir():
+    if _is_folder(entry):
         if patterns.prunes(prefix + name):
             ignored[EXCLUDED_FOLDER] += 1
             return None
@@ -204,6 +204,13 @@ def _row(entry: os.DirEntry[str], prefix: str, patterns: Patterns, ignored: Coun
         ignored[NOT_A_FILE] += 1
         return None
     return name, facts.st_size, facts.st_mtime_ns
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a chain of links that never ends
+        return False
 
 
 def _spill(rows: list[_Row]) -> Iterator[_Row]:

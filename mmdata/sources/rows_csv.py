@@ -127,7 +127,7 @@ class Csv:
             if self._tabs:
                 # Many TSV files know no quoting at all.
                 return text.split("\t"), None
-            if "unexpected end" not in str(error):
+            if len(taken) == 1 and "unexpected end" not in str(error):
                 # A quote inside a cell, or text after a closing quote: read as other tools do, if it fits the header.
                 cells = next(csv.reader([text], delimiter=self._delimiter))
                 if width is None or len(cells) == width:

@@ -6,14 +6,14 @@ the same. Knows no table and no tar.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from mmdata.errors import NotFound, StorageError
+from mmdata.errors import NotFound
+from mmdata.storage import local
 
 if TYPE_CHECKING:
     from mmdata.storage import Storage
@@ -35,30 +35,22 @@ class Spool:
         marker = url + ".stamp"
         if self._current(url, marker, stamp):
             return url
-        local = self._storage.local_path(url)
-        folder = os.path.dirname(local) if local is not None else tempfile.gettempdir()
-        try:
-            os.makedirs(folder, exist_ok=True)
-            number, temporary = tempfile.mkstemp(prefix=".spool-", suffix=".tmp", dir=folder)
-        except OSError as error:
-            raise StorageError(f"cannot write to the spool folder {folder}: {error.strerror}") from error
-        try:
-            with os.fdopen(number, "wb") as out:
-                fill(out)
-                size = out.tell()
-                out.flush()
-                os.fsync(out.fileno())
-            with contextlib.suppress(NotFound):
-                self._storage.delete(marker)
-            if local is None:
+        size = 0
+
+        def fill_and_measure(out: BinaryIO) -> None:
+            nonlocal size
+            fill(out)
+            size = out.tell()
+
+        self._storage.delete(marker)
+        path = self._storage.local_path(url)
+        if path is not None:
+            local.place_stream(path, fill_and_measure)
+        else:
+            with tempfile.TemporaryDirectory(prefix="spool-") as folder:
+                temporary = os.path.join(folder, "file")
+                local.place_stream(temporary, fill_and_measure)
                 self._storage.upload(temporary, url)
-            else:
-                os.replace(temporary, local)
-        except OSError as error:
-            raise StorageError(f"cannot write the spool file {url}: {error.strerror or error}") from error
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
         self._storage.write(marker, json.dumps({"stamp": stamp, "size": size}).encode())
         return url
 

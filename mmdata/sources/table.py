@@ -10,11 +10,12 @@ import json
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from mmdata.errors import ConfigError, InvalidSample
+from mmdata.errors import ConfigError, InvalidSample, StorageError
 from mmdata.recipe.words import nearest, suggest
 from mmdata.schema import Kind, MediaRef, SourceSample, escape_key
 from mmdata.sources.cells import Cell, read_cell
@@ -103,7 +104,7 @@ class Table:
         for row in self._rows_of(partition):
             if row.error is None:
                 try:
-                    cells = self._cells(row)[0]
+                    cells = self._cells(partition, row)[0]
                 except InvalidSample:
                     continue
                 yield from (cell.data for cell in cells if cell.data is not None)
@@ -113,10 +114,10 @@ class Table:
         if row.error is not None:
             return _failed(partition, row, key, row.error)
         try:
-            cells, messages = self._cells(row)
+            cells, messages = self._cells(partition, row)
         except InvalidSample as error:
             return _failed(partition, row, key, str(error))
-        media = self._refs(partition.payload["url"], cells, embedded)
+        media = self._refs(cells, embedded)
         try:
             reason = bad_key(key)
             if reason:
@@ -143,7 +144,7 @@ class Table:
         text = "" if value is None else str(value).strip("/")
         return self._settings.key_prefix + escape_key(text) if text else ""
 
-    def _cells(self, row: Row) -> tuple[list[Cell], list[dict[str, Any]] | None]:
+    def _cells(self, partition: Partition, row: Row) -> tuple[list[Cell], list[dict[str, Any]] | None]:
         """Media of a row in the order of the settings, and its conversation. Raises InvalidSample."""
         messages: list[dict[str, Any]] | None = None
         carried: dict[str, list[Any]] = {}
@@ -154,14 +155,26 @@ class Table:
         for kind, columns in self._media.items():
             found = [cell for name in columns for cell in read_cell(self._media_value(row, name), kind)]
             cells += found or read_cell(carried.get(kind), kind)
-        return cells, messages
+        return [self._resolved(cell, partition.payload["url"]) for cell in cells], messages
+
+    def _resolved(self, cell: Cell, table: str) -> Cell:
+        """The cell with its whole path or URL. Raises InvalidSample when no store can have it."""
+        if cell.where is None:
+            return cell
+        base = self._settings.base or posixpath.dirname(table) or "."
+        try:
+            where = self._storage.join(base, cell.where)
+            self._storage.local_path(where)
+        except StorageError as error:
+            raise InvalidSample(str(error)) from error
+        return replace(cell, where=where)
 
     def _media_value(self, row: Row, column: str) -> Any:
         value = row.values.get(column)
         # A column found by its name only may hold something else, such as an image's number.
         return None if not self._settings.media and isinstance(value, (int, float)) else value
 
-    def _refs(self, table: str, cells: list[Cell], embedded: EmbeddedBytes) -> tuple[MediaRef, ...]:
+    def _refs(self, cells: list[Cell], embedded: EmbeddedBytes) -> tuple[MediaRef, ...]:
         refs = []
         for name, cell in zip(_member_names(cells), cells, strict=True):
             moving = cell.kind == "image" and self._settings.animated == "video" and cell.extension in ANIMATED
@@ -171,15 +184,8 @@ class Table:
                 stamp = xxhash.xxh3_128_hexdigest(cell.data)
                 refs.append(MediaRef(name, kind, url, offset, len(cell.data), stamp))
             else:
-                refs.append(MediaRef(name, kind, self._resolve(table, cell.where or "")))
+                refs.append(MediaRef(name, kind, cell.where or ""))
         return tuple(refs)
-
-    def _resolve(self, table: str, where: str) -> str:
-        if "://" in where or where.startswith("/"):
-            return where
-        base = self._settings.base or posixpath.dirname(table) or "."
-        joined: str = self._storage.join(base, where)
-        return joined
 
     def _fields(
         self, values: dict[str, Any], cells: list[Cell], messages: list[dict[str, Any]] | None

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mmdata.errors import ConfigError
-from mmdata.sources.inputs import bare_name, open_binary, spool_plain
+from mmdata.sources.inputs import bare_name, spool_plain
 from mmdata.sources.rows import RowReader
 from mmdata.sources.rows_arrow import Arrow
 from mmdata.sources.rows_csv import Csv
@@ -38,7 +38,7 @@ def open_reader(storage: Storage, spool: Spool, url: str, stamp: str, table_form
             known = ", ".join(sorted(_FORMATS))
             raise ConfigError(f"{url}: the extension tells no table format; known: {known}; or set 'format'")
         table_format = _FORMATS[extension]
-    open_file = partial(open_binary, storage, spool_plain(storage, spool, url, stamp))
+    open_file = partial(storage.open, spool_plain(storage, spool, url, stamp))
     if table_format == "jsonl":
         return JsonLines(open_file)
     if table_format == "json":

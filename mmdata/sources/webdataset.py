@@ -17,7 +17,7 @@ from mmdata.formats.tar import Damage, group_members
 from mmdata.formats.tar_index import index_tar
 from mmdata.schema import MediaRef, SourceSample, escape_key
 from mmdata.sources.contract import SUFFIX, Partition, bad_key, kind_of, partition_name
-from mmdata.sources.inputs import input_files, open_binary, spool_plain
+from mmdata.sources.inputs import input_files, spool_plain
 from mmdata.sources.listing import hidden
 from mmdata.sources.messages import normalise_fields
 from mmdata.sources.spool import Spool
@@ -51,7 +51,7 @@ class WebDataset:
             yield self._damaged(partition, Damage(0, str(error)))
             return
         used: dict[int, int] = {}
-        with open_binary(self._storage, readable) as headers, open_binary(self._storage, readable) as texts:
+        with self._storage.open(readable) as headers, self._storage.open(readable) as texts:
             for key, members in group_members(index_tar(headers), damages.append):
                 yield from self._lost(partition, damages)
                 sample = self._sample(partition, readable, stamp, texts, key, members)
@@ -104,8 +104,8 @@ class WebDataset:
     def _lost(self, partition: Partition, damages: list[Damage]) -> Iterator[SourceSample]:
         """One bad sample for each damage met since the last call, except members that are no data anywhere."""
         for damage in damages:
-            base = damage.name.rpartition("/")[2]
-            if damage.incomplete or not (hidden(base) or base.startswith("__")):
+            parts = damage.name.split("/")
+            if damage.incomplete or not any(hidden(part) or part.startswith("__") for part in parts):
                 yield self._damaged(partition, damage)
         damages.clear()
 
