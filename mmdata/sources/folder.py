@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from mmdata.errors import ConfigError, InvalidSample, NotFound
+from mmdata.errors import ConfigError, InvalidSample, NotFound, StorageError
 from mmdata.schema import EXTENSIONS, MediaRef, SourceSample, escape_key
 from mmdata.sources.contract import SUFFIX, Partition, bad_key, encodable, kind_of, partition_name
 from mmdata.sources.listing import EXCLUDED, Listed, Patterns, walk_local, walk_remote
@@ -161,7 +161,9 @@ class Folder:
             raise InvalidSample(f"{url}: {size} bytes is too large for a side-car")
         try:
             data = self._storage.read(url)
-        except NotFound as error:
+        except StorageError as error:
+            if self._local is None and not isinstance(error, NotFound):
+                raise  # the store failed, not the sample
             raise InvalidSample(f"{url}: the side-car cannot be read: {error}") from error
         return parse_member(name, data, url)
 

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 from mmdata.errors import FormatError
 from mmdata.sources.rows import Cut, Row
+from mmdata.sources.rows_parquet import python_rows
 
 _SLICE_BYTES = 16 << 20
 
@@ -36,6 +37,8 @@ class Arrow:
             yield Cut(first, count, {"first": start, "last": number + 1})
 
     def rows(self, cut: Cut) -> Iterator[Row]:
+        import pyarrow as pa
+
         number, first, last = cut.first_row, cut.place["first"], cut.place["last"]
         with self._open() as file:
             for position, batch in enumerate(self._batches(file, first), first):
@@ -45,11 +48,19 @@ class Arrow:
                     lost = f"rows from {number} on (record batch {position}) cannot be read: {batch}"
                     yield Row(number, {}, f"row {number}", lost)
                     return
-                step = max(1, min(1024, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes)))
-                for offset in range(0, batch.num_rows, step):
-                    for values in batch.slice(offset, step).to_pylist():
-                        yield Row(number, values, f"row {number}")
-                        number += 1
+                try:
+                    yield from self._rows(batch, number)
+                except (pa.ArrowException, ValueError, OverflowError) as error:
+                    lost = f"rows from {number} on (record batch {position}) cannot be read: {error}"
+                    yield Row(number, {}, f"row {number}", lost)
+                number += batch.num_rows
+
+    def _rows(self, batch: Any, number: int) -> Iterator[Row]:
+        step = max(1, min(1024, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes)))
+        for offset in range(0, batch.num_rows, step):
+            for values in python_rows(batch.slice(offset, step)):
+                yield Row(number, values, f"row {number}")
+                number += 1
 
     def _batches(self, file: BinaryIO, first: int) -> Iterator[Any]:
         """Record batches from number `first` on; an error in place of the batch that cannot be read, then the end."""

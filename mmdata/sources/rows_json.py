@@ -81,21 +81,20 @@ class JsonArray:
     def cuts(self, rows: int) -> Iterator[Cut]:
         first = number = start = end = 0
         with self._open() as file:
-            for number, (at, data, _) in enumerate(_elements(file, self._name)):
-                if number > first and (number - first >= rows or at - start >= CUT_BYTES):
+            for number, (at, data, error) in enumerate(_elements(file, self._name)):
+                # What is wrong behind an element shows only when reading begins at or before that element.
+                enough = number - first >= rows or at - start >= CUT_BYTES
+                if number > first and enough and error is None:
                     yield Cut(first, number - first, {"start": start, "end": end})
-                    first = number
-                if number == first:
-                    start = at
+                    first, start = number, at
                 end = at + len(data)
         if end > start:
             yield Cut(first, number + 1 - first, {"start": start, "end": end})
 
     def rows(self, cut: Cut) -> Iterator[Row]:
         with self._open() as file:
-            file.seek(cut.place["start"])
-            # The cut's last element runs to its end, or, when it is damaged, to the end of the file.
-            elements = itertools.islice(_elements(file, self._name, cut.place["start"]), cut.count)
+            start = file.seek(cut.place["start"])
+            elements = itertools.islice(_elements(file, self._name, start or None), cut.count)
             for number, element in enumerate(elements, cut.first_row):
                 yield _element_row(number, *element)
 

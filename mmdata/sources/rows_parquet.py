@@ -12,6 +12,22 @@ _BATCH_BYTES = 16 << 20
 _CUT_BYTES = 256 << 20
 
 
+def python_rows(batch: Any) -> list[dict[str, Any]]:
+    """Rows of a record batch as Python values. Times in nanoseconds are cut to microseconds, which Python can hold."""
+    import pyarrow as pa
+
+    columns = []
+    for column in batch.columns:
+        if pa.types.is_temporal(column.type) and getattr(column.type, "unit", "") == "ns":
+            kinds = {pa.types.is_timestamp: pa.timestamp("us", getattr(column.type, "tz", None))}
+            kinds |= {pa.types.is_time64: pa.time64("us"), pa.types.is_duration: pa.duration("us")}
+            target = next(kind for test, kind in kinds.items() if test(column.type))
+            column = column.cast(target, safe=False)
+        columns.append(column.to_pylist())
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 class Parquet:
     """A Parquet file. A cut is one row group, or several small ones; a large row group is never cut, because reading
     any of its rows means decoding the ones before."""
@@ -52,10 +68,10 @@ class Parquet:
                 batches = parquet.iter_batches(batch_size=size, row_groups=[group], use_threads=False)
                 try:
                     for batch in batches:
-                        for values in batch.to_pylist():
+                        for values in python_rows(batch):
                             yield Row(number, values, f"row {number}")
                             number += 1
-                except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
                     lost = f"rows {number} to {end - 1} (row group {group}) cannot be read: {error}"
                     yield Row(number, {}, f"row {number}", lost)
                     number = end

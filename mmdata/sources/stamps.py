@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -25,7 +26,6 @@ def stamped(storage: Storage, samples: Iterator[SourceSample]) -> Iterator[Sourc
 
     A medium that cannot be looked up keeps the empty stamp: whoever reads it finds out why.
     """
-    window: list[SourceSample] = []
 
     def look(ref: MediaRef) -> MediaRef:
         try:
@@ -34,24 +34,22 @@ def stamped(storage: Storage, samples: Iterator[SourceSample]) -> Iterator[Sourc
             return ref
         return replace(ref, length=found.size, stamp=found.stamp)
 
-    while window := list(islice(samples, _WINDOW)):
-        remote = {
-            ref.uri: ref
-            for sample in window
-            for ref in sample.media
-            if ref.offset is None and not ref.stamp and storage.local_path(ref.uri) is None
-        }
-        known: dict[str, MediaRef] = {}
-        if remote:
-            with ThreadPoolExecutor(_REQUESTS) as pool:
-                known = dict(zip(remote, pool.map(look, remote.values()), strict=True))
-        for sample in window:
-            media = tuple(
-                ref
-                if ref.offset is not None or ref.stamp
-                else replace(ref, length=known[ref.uri].length, stamp=known[ref.uri].stamp)
-                if ref.uri in known
-                else look(ref)
-                for ref in sample.media
-            )
-            yield replace(sample, media=media) if media else sample
+    def wanted(ref: MediaRef) -> bool:
+        return ref.offset is None and not ref.stamp
+
+    with ExitStack() as stack:
+        pool: ThreadPoolExecutor | None = None
+        while window := list(islice(samples, _WINDOW)):
+            refs = {ref.uri: ref for sample in window for ref in sample.media if wanted(ref)}
+            remote = [ref for ref in refs.values() if storage.local_path(ref.uri) is None]
+            if remote:
+                pool = pool or stack.enter_context(ThreadPoolExecutor(_REQUESTS))
+                refs.update((ref.uri, ref) for ref in pool.map(look, remote))
+            done = {ref.uri for ref in remote}
+            refs.update((uri, look(ref)) for uri, ref in refs.items() if uri not in done)
+            for sample in window:
+                media = tuple(
+                    replace(ref, length=refs[ref.uri].length, stamp=refs[ref.uri].stamp) if wanted(ref) else ref
+                    for ref in sample.media
+                )
+                yield replace(sample, media=media) if media else sample

@@ -83,7 +83,7 @@ class Table:
         used: dict[str, int] = {}
         for row in self._rows_of(partition):
             sample = self._sample(partition, row, embedded)
-            first = used.setdefault(sample.key, row.number)
+            first = row.number if self._settings.key is None else used.setdefault(sample.key, row.number)
             if first != row.number:
                 message = f"the key {sample.key!r} is that of row {first} already"
                 key = f"{sample.key}{SUFFIX}{row.number}"
