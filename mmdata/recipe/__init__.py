@@ -8,25 +8,19 @@ from mmdata.recipe.jsonschema import json_schema
 from mmdata.recipe.loading import dump, from_mapping, load
 from mmdata.recipe.model import (
     AudioBuckets,
-    AudioEncode,
     Buckets,
-    Decode,
-    Encode,
     Filter,
     ImageBuckets,
-    ImageEncode,
-    Limits,
     Output,
     Packing,
     Recipe,
     Scan,
     Splits,
-    StorageOptions,
     TextBuckets,
     Transforms,
     VideoBuckets,
-    VideoEncode,
 )
+from mmdata.recipe.processing import AudioEncode, Decode, Encode, ImageEncode, Limits, StorageOptions, VideoEncode
 from mmdata.recipe.sizes import format_size, parse_duration, parse_pixels, parse_rate, parse_shape, parse_size
 from mmdata.recipe.sources import FolderSource, Source, TableSource, WebDatasetSource
 

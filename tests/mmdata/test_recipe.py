@@ -14,8 +14,9 @@ import pytest
 
 from mmdata.errors import ConfigError
 from mmdata.operators import registry
-from mmdata.recipe import Recipe, dump, from_mapping, load, tree
-from mmdata.recipe.model import BUILD_PARTS, SCAN_PARTS
+from mmdata.recipe import Limits, Recipe, StorageOptions, dump, from_mapping, load, tree
+from mmdata.recipe.model import BUILD_PARTS, MEASURE_PARTS, SCAN_PARTS
+from mmdata.storage import StorageSettings
 
 GOOD = """\
 version: 1
@@ -191,7 +192,10 @@ def test_the_same_settings_give_the_same_fingerprint_however_they_are_written(tm
         ("output.max_samples=7", False, True),
         ("filters=[]", False, True),
         ("splits.val=0.1", False, True),
-        ("seed=4", False, True),
+        ("seed=4", True, True),
+        ("transforms.text=[]", True, True),
+        ("transforms.image=[]", False, True),
+        ("scan.digest=false", True, True),
         ("encode.image.quality=80", False, True),
         ("scan.statistics=[brightness]", True, True),
         ("decode.alpha=black", True, True),
@@ -210,8 +214,36 @@ def test_fingerprints_change_with_what_decides_the_result(
     assert (before.build_fingerprint() != after.build_fingerprint()) is build
 
 
+def test_rows_can_be_reused_when_only_the_sources_change(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    before, more, other = load(path), load(path, ["source.0.path=x"]), load(path, ["decode.alpha=drop"])
+    assert before.measure_fingerprint() == more.measure_fingerprint()
+    assert before.scan_fingerprint() != more.scan_fingerprint()
+    assert before.measure_fingerprint() != other.measure_fingerprint()
+
+
+def test_the_seed_matters_to_a_scan_only_where_texts_are_transformed(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    plain = [load(path, ["transforms.text=[]", f"seed={seed}"]).scan_fingerprint() for seed in (1, 2)]
+    assert plain[0] == plain[1]
+
+
+def test_a_limit_is_a_count_or_a_share() -> None:
+    assert Limits(max_bad=3).allows(3, 4) and not Limits(max_bad=3).allows(4, 10**6)
+    assert Limits(max_bad=0.1).allows(10, 100) and not Limits(max_bad=0.1).allows(11, 100)
+    assert Limits(max_bad=0).allows(0, 0) and not Limits(max_bad=0).allows(1, 100)
+    assert Limits(max_bad=1.0).allows(5, 5)
+
+
+def test_storage_options_are_those_of_the_storage_room() -> None:
+    assert StorageSettings(**StorageOptions(retries=2, timeout=3).arguments()) == StorageSettings(
+        retries=2, timeout_s=3
+    )
+    assert StorageSettings(**StorageOptions().arguments()) == StorageSettings()
+
+
 def test_every_setting_is_in_a_fingerprint_or_known_to_be_in_none() -> None:
-    named = {part.split(".")[0] for part in (*SCAN_PARTS, *BUILD_PARTS)}
+    named = {part.split(".")[0] for part in (*SCAN_PARTS, *MEASURE_PARTS, *BUILD_PARTS)}
     assert set(Recipe.model_fields) - named == {"catalog", "workers"}
 
 
@@ -387,7 +419,7 @@ def test_a_folder_beside_with_the_same_beginning_is_no_mistake(tmp_path: Path) -
     [
         ({"source": [{"type": "table", "path": "a.csv"}]}, "source.0: a table needs a column of samples"),
         ({"source": [{"type": "table", "path": [], "text": "t"}]}, "source.0.path: must not be empty"),
-        ({"source": [{"type": "table", "path": "a", "media": {"imag": "x"}}]}, "imag"),
+        ({"source": [{"type": "table", "path": "a", "media": {"imag": "x"}}]}, "unknown value 'imag'; did you mean 'image'?"),
         ({"source": [{"type": "webdataset", "path": "http://h/x-*.tar"}]}, "http has no globs"),
         ({"source": [{"type": "folder", "path": "m"}] * 2}, "is already read by source.0"),
         ({"source": [{"type": "folder", "path": ""}]}, "expected a path or URL, found empty text"),
