@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mmdata.errors import ConfigError
 from mmdata.operators import registry
@@ -419,7 +421,10 @@ def test_a_folder_beside_with_the_same_beginning_is_no_mistake(tmp_path: Path) -
     [
         ({"source": [{"type": "table", "path": "a.csv"}]}, "source.0: a table needs a column of samples"),
         ({"source": [{"type": "table", "path": [], "text": "t"}]}, "source.0.path: must not be empty"),
-        ({"source": [{"type": "table", "path": "a", "media": {"imag": "x"}}]}, "unknown value 'imag'; did you mean 'image'?"),
+        (
+            {"source": [{"type": "table", "path": "a", "media": {"imag": "x"}}]},
+            "unknown value 'imag'; did you mean 'image'?",
+        ),
         ({"source": [{"type": "webdataset", "path": "http://h/x-*.tar"}]}, "http has no globs"),
         ({"source": [{"type": "folder", "path": "m"}] * 2}, "is already read by source.0"),
         ({"source": [{"type": "folder", "path": ""}]}, "expected a path or URL, found empty text"),
@@ -451,6 +456,41 @@ def test_impossible_settings_are_refused(change: dict[str, Any], message: str) -
     with pytest.raises(ConfigError) as caught:
         from_mapping(data)
     assert message in str(caught.value)
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "auto", "5s", "a", "1x1", "-1", "🦊"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["op", "type", "path", "x"]), inner),
+    max_leaves=6,
+)
+
+
+def _all_places(data: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [place, *(inner for key, child in children for inner in _all_places(child, (*place, key)))]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_value_in_any_place_is_accepted_or_refused_in_words(data: st.DataObject) -> None:
+    document = tree.read(GOOD, "x").data
+    place = data.draw(st.sampled_from(_all_places(document)[1:]))
+    value = data.draw(ANYTHING)
+    target = document
+    for part in place[:-1]:
+        target = target[part]
+    target[place[-1]] = value
+    try:
+        recipe = from_mapping(document, folder="/data")
+    except ConfigError as error:
+        assert "Input should" not in str(error) and "pydantic" not in str(error)
+        assert all(line.startswith("recipe:") for line in str(error).splitlines())
+    else:
+        assert from_mapping(recipe.resolved()) == recipe
 
 
 def test_relative_tokenizer_folders_start_at_the_recipe_too(tmp_path: Path) -> None:
