@@ -139,5 +139,5 @@ def _mend(error: Exception, fault: Fault) -> str:
     if fault.status == 416 or "Invalid range" in fault.text:
         return "the range begins after its last byte"
     if fault.status is None and not isinstance(error, (ValueError, ShortBody)):
-        return f"{said}; check storage.endpoint or AWS_ENDPOINT_URL, and the network"
+        return f"{said}; check the address (storage.endpoint; AWS_ENDPOINT_URL for s3://) and the network"
     return said

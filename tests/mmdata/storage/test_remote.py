@@ -126,7 +126,7 @@ def test_errors_name_the_mend(s3: Any, monkeypatch: pytest.MonkeyPatch, storage:
             with pytest.raises(StorageError, match=f"{s3.bucket}.*access denied.*credentials"):
                 action(url)
     refused = open_storage(StorageSettings(endpoint="http://127.0.0.1:9", retries=1, backoff_s=0.01))
-    with pytest.raises(StorageError, match=r"check storage.endpoint or AWS_ENDPOINT_URL.*after 2 attempts"):
+    with pytest.raises(StorageError, match=r"check the address .storage.endpoint.*after 2 attempts"):
         refused.read(url)
 
 
