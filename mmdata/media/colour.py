@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Literal
@@ -26,6 +27,7 @@ Alpha = Literal["white", "black", "drop"]
 _DEEP = {"I;16", "I;16L", "I;16B", "I;16N", "I", "F"}
 _SPACES = {"L": ("GRAY",), "RGB": ("RGB ",), "CMYK": ("CMYK",)}
 _KEPT_TRANSFORMS = 16
+_ROW_SAMPLES = 1 << 20
 
 
 def to_rgb(picture: Image.Image, alpha: Alpha = "white", *, gray_bits: int = 8) -> Image.Image:
@@ -121,19 +123,33 @@ def _scale_deep(picture: Image.Image) -> tuple[Image.Image, Image.Image | None]:
 
 
 def _scale_integers(values: np.ndarray, samples: _Samples) -> np.ndarray:
-    wide = values.view(np.uint32) if values.dtype == np.int32 and not samples.signed else values
+    if values.dtype.itemsize == 2:
+        top = (1 << samples.bits) - 1
+        table = np.rint(np.minimum(np.arange(65536), top) * (255 / top)).astype(np.uint8)
+        return np.asarray(table[values])
+    wide = values if samples.signed else values.view(np.uint32)
     counts_of_16 = samples.bits == 32 and int(wide.max()) <= 65535
     top = 65535 if counts_of_16 else (1 << (samples.bits - samples.signed)) - 1
-    scaled = np.clip(wide.astype(np.float64 if top > 65535 else np.float32), 0, top) * (255 / top)
-    gray: np.ndarray = np.rint(scaled).astype(np.uint8)
-    return gray
+    return _by_rows(wide, lambda rows: np.clip(rows.astype(np.float64), 0, top) / top)
 
 
 def _scale_floats(values: np.ndarray) -> np.ndarray:
-    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=0.0)
-    peak = float(finite.max(where=np.isfinite(finite), initial=0.0))
+    peak = float(values.max(where=np.isfinite(values), initial=0.0))
     top = next((top for reach, top in ((16, 1.0), (255, 255.0), (65535, 65535.0)) if peak <= reach), peak)
-    gray: np.ndarray = np.rint(np.clip(finite / top, 0, 1) * 255).astype(np.uint8)
+
+    def scaled(rows: np.ndarray) -> np.ndarray:
+        finite = np.nan_to_num(rows.astype(np.float64), nan=0.0, posinf=np.inf, neginf=0.0)
+        return np.clip(finite / top, 0, 1)
+
+    return _by_rows(values, scaled)
+
+
+def _by_rows(values: np.ndarray, unit: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """`unit` maps samples to 0..1; applied to a few rows at a time, so that a large picture is held once, as bytes."""
+    gray = np.empty(values.shape, np.uint8)
+    step = max(1, _ROW_SAMPLES // max(1, values.shape[1]))
+    for start in range(0, len(values), step):
+        gray[start : start + step] = np.rint(unit(values[start : start + step]) * 255)
     return gray
 
 
