@@ -129,10 +129,16 @@ class Csv:
                 return text.split("\t"), None
             if len(taken) == 1 and "unexpected end" not in str(error):
                 # A quote inside a cell, or text after a closing quote: read as other tools do, if it fits the header.
-                cells = next(csv.reader([text], delimiter=self._delimiter))
-                if width is None or len(cells) == width:
+                cells = self._lenient(text)
+                if cells and (width is None or len(cells) == width):
                     return cells, None
-            return [], f"a quote is never closed or stands inside a cell ({error})"
+            return [], "a quote is never closed, or stands inside a cell"
+
+    def _lenient(self, text: str) -> list[str]:
+        try:
+            return next(csv.reader([text], delimiter=self._delimiter), [])
+        except csv.Error:  # a lone carriage return
+            return []
 
 
 class _Lines:

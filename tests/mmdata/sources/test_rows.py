@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmdata.errors import FormatError
 from mmdata.sources import rows_json
 from mmdata.sources.rows_csv import Csv
 from mmdata.sources.rows_json import JsonArray, JsonLines
@@ -56,11 +57,10 @@ def test_json_arrays_and_lines_give_what_was_written(table, rows, chunk, indent,
         rows_json._CHUNK = before
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200) | st.text('[{]},:"\\ax1 \n', max_size=60).map(str.encode), st.integers(1, 3))
 def test_no_input_breaks_a_reader(data, rows):
     """Rows or one error for each; the same rows whatever the cuts; nothing but FormatError for a whole file."""
-    from mmdata.errors import FormatError
 
     def fresh() -> io.BytesIO:
         return io.BytesIO(data)
