@@ -65,9 +65,33 @@ def _filters(recipe: Recipe, columns: dict[str, pa.DataType]) -> Iterator[Proble
         except ValueError as error:
             yield Problem(("filters", number), str(error))
             continue
-        for column in sorted(expression.columns):
-            if (wrong := _column_mistake(column, columns, recipe)) is not None:
-                yield Problem(("filters", number), wrong)
+        unknown = [
+            wrong for column in sorted(expression.columns) if (wrong := _column_mistake(column, columns, recipe))
+        ]
+        for wrong in unknown:
+            yield Problem(("filters", number), wrong)
+        if not unknown:
+            try:  # on no rows: types that do not go together show all the same
+                expression.evaluate(pa.schema(list(columns.items())).empty_table())
+            except ValueError as error:
+                yield Problem(("filters", number), _plain_types(str(error)))
+
+
+def _plain_types(message: str) -> str:
+    """Arrow's complaint about types in a person's words."""
+    found = re.search(r"Function '\w+' has no kernel matching input types \((.*)\)", message)
+    if found is None:
+        return message
+    kinds = [_KINDS.get(kind.strip(), kind.strip()) for kind in found[1].split(",")]
+    wrong = f"{' and '.join(kinds)} do not go together" if len(kinds) > 1 else f"this cannot be done with {kinds[0]}"
+    return message[: found.start()] + wrong
+
+
+_KINDS = {
+    "string": "text",
+    **dict.fromkeys(("int16", "int32", "int64", "float", "double"), "a number"),
+    "bool": "a truth value",
+}
 
 
 def _column_mistake(column: str, columns: dict[str, pa.DataType], recipe: Recipe) -> str | None:
@@ -82,10 +106,10 @@ def _column_mistake(column: str, columns: dict[str, pa.DataType], recipe: Recipe
         if plain in operator.columns:
             return f"nothing measures the column '{column}'; add '{operator.name}' to scan.statistics"
     unmeasured = {name: operator.name for operator in find_operators("statistic") for name in operator.columns}
-    near = nearest(column, columns)
+    near = nearest(column, [*columns, *expressions.DERIVED])
     if near is None and (other := nearest(plain, unmeasured)) is not None:
         return f"unknown column '{column}'; did you mean 'stat.{other}' (add '{unmeasured[other]}' to scan.statistics)?"
-    return f"unknown column '{column}'{suggest(column, columns)}"
+    return f"unknown column '{column}'{suggest(column, [*columns, *expressions.DERIVED])}"
 
 
 def _measured(recipe: Recipe, column: str) -> bool:

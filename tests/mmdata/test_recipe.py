@@ -312,7 +312,9 @@ MUTATIONS: dict[str, tuple[str, str, int, str]] = {
     "bad template": ('"a photo: {txt}"', '"a photo: {txt"', 23, "transforms.text.0.text: not a template"),
     "empty source": ("source:\n", "source: []\nother:\n", 4, "source: must not be empty; list at least 1 item"),
     "name with a slash": ("name: demo", "name: a/b", 2, "name: a name has letters, digits, '_' and '-' only, found 'a/b'"),
-    "expression": ("width >= 256 and duration < 30", "width >= and", 15, "filters.0: "),
+    "expression": ("width >= 256 and duration < 30", "width >= and", 15, "filters.0: 'width >= and': not an expression at character 10"),
+    "function": ("width >= 256", "lenn(label) >= 256", 15, "there is no function 'lenn'; did you mean 'len'?"),
+    "types": ("width >= 256", "label >= 256", 15, "filters.0: 'label >= 256 and duration < 30'"),
 }  # fmt: skip
 
 
@@ -447,6 +449,11 @@ def test_a_folder_beside_with_the_same_beginning_is_no_mistake(tmp_path: Path) -
         ({"scan": {"statistics": [{"op": "text_tokens"}]}}, "scan.statistics.0: missing key 'tokenizer'"),
         ({"filters": ["stat.sharpness > 1"]}, "add 'sharpness' to scan.statistics"),
         ({"filters": ["media > 1"]}, "unknown column 'media'"),
+        ({"filters": ["aspct > 1"]}, "unknown column 'aspct'; did you mean 'aspect'?"),
+        ({"filters": ["width > 'large'"]}, "filters.0: 'width > 'large'': a number and text do not go together"),
+        ({"filters": ["width + 1"]}, "not true or false"),
+        ({"filters": ["width >"]}, "not an expression at character"),
+        ({"filters": [""]}, "filters.0: must not be empty"),
         ({"transforms": {"image": [{"resize": {"mode": "cover"}}]}}, "write 'op: resize'"),
         ({"transforms": {"images": []}}, "transforms: unknown key 'images'; did you mean 'image'?"),
     ],
