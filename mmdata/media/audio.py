@@ -91,6 +91,7 @@ def decode(
 ) -> Audio:
     """The samples from `start` to `end` seconds of one audio track, counted from the track's first sample.
 
+    Samples are joined as they are decoded: holes in a container's time stamps are not filled.
     Containers that seek exactly are not decoded before `start`. Raises DecompressionBomb when more than `max_seconds`
     would come out, EmptyMedia when nothing does, else as `iter_blocks`.
     """
@@ -285,12 +286,11 @@ def _positioned(opened: _Opened, start: float, end: float | None) -> Iterator[tu
     reached, failure = 0, None
     for number, decoder in enumerate(opened.decoders):
         try:
-            for chunk in decoder(start if number == 0 else 0.0):
+            for chunk in _without_padding(opened, decoder(start if number == 0 else 0.0)):
                 skip = max(0, reached - chunk.position)
                 if skip >= chunk.audio.length:
                     continue
                 audio = replace(chunk.audio, samples=chunk.audio.samples[:, skip:]) if skip else chunk.audio
-                audio = _without_padding(opened, chunk.position + skip, audio)
                 yield chunk.position + skip, audio
                 reached = chunk.position + skip + audio.length
             if start == 0 or reached:
@@ -306,12 +306,24 @@ def _positioned(opened: _Opened, start: float, end: float | None) -> Iterator[tu
                 raise failure from None
 
 
-def _without_padding(opened: _Opened, position: int, audio: Audio) -> Audio:
-    """An MP3's samples after the end that LAME's tag states, less than a frame of them, are the encoder's padding."""
+def _without_padding(opened: _Opened, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Cut from the last frame of an MP3 what lies after the end that LAME's tag states: the encoder's padding."""
     length = opened.header.length
-    if opened.container != "mp3" or length is None or not 0 < position + audio.length - length < 1152:
-        return audio
-    return replace(audio, samples=audio.samples[:, : max(0, length - position)])
+    if opened.container != "mp3" or length is None:
+        yield from chunks
+        return
+    held: Chunk | None = None
+    for chunk in chunks:
+        if held is not None:
+            yield held
+        held = chunk
+    if held is None:
+        return
+    kept = length - held.position
+    if held.audio.length - 1152 < kept < held.audio.length:
+        held = replace(held, audio=replace(held.audio, samples=held.audio.samples[:, : max(0, kept)]))
+    if held.audio.length:
+        yield held
 
 
 def _check_length(opened: _Opened, reached: int) -> None:

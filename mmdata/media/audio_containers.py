@@ -16,6 +16,9 @@ SOUNDFILE_WAV_CODECS = {0x0001: "PCM", 0x0002: "MS ADPCM", 0x0003: "float", 0x00
 """WAV format tags that libsndfile decodes equal to FFmpeg."""
 
 _WAVE_EXTENSIBLE = 0xFFFE
+_SLOPPY_BYTES = 64
+"""Writers that count headers as data are wrong by less than this; nothing is missing then."""
+
 _UNKNOWN_SIZE = 0x7FFFF000
 """Data sizes from here up, in a smaller file, are what a recorder writes to a pipe: the size was not known."""
 
@@ -35,7 +38,7 @@ class WavHeader:
     data_size: int
     """Bytes the data chunk claims."""
     missing: int
-    """Bytes it claims beyond the end of the file; 0 when the size is a recorder's placeholder."""
+    """Bytes it claims beyond the end of the file; 0 when the size is a recorder's placeholder or only sloppy."""
 
 
 def sniff(file: BinaryIO) -> Container:
@@ -116,8 +119,8 @@ def wav_header(file: BinaryIO) -> WavHeader | None:
             placeholder = length >= _UNKNOWN_SIZE
             if placeholder and long_size is not None:
                 length, placeholder = long_size, long_size >= 1 << 62
-            missing = max(0, at + 8 + length - size)
-            return WavHeader(codec, positions, length, 0 if placeholder else missing)
+            missing = at + 8 + length - size
+            return WavHeader(codec, positions, length, 0 if placeholder or missing <= _SLOPPY_BYTES else missing)
         at += 8 + length + (length & 1)
     return None
 
@@ -137,7 +140,7 @@ def _chunks_cut(file: BinaryIO, size: int) -> str | None:
     while at + 8 <= size:
         name, length = struct.unpack(">4sI", read_at(file, at, 8))
         missing = at + 8 + length - size
-        if missing > 0:
+        if missing > _SLOPPY_BYTES:
             stated = name == b"SSND" and length < _UNKNOWN_SIZE
             return f"the sound ends {missing} bytes after the file" if stated else None
         at += 8 + length + (length & 1)

@@ -68,7 +68,8 @@ def read_header(file: BinaryIO, track: int = 0) -> Header:
         stream = _track(container, track)
         context = stream.codec_context
         name = _format_name(container)
-        length = _flac_length(context) if context.name == "flac" and name in ("flac", "ogg") else None
+        stated = context.name == "flac" and name in ("flac", "ogg") and context.sample_rate
+        length = _flac_length(context) if stated else None
         duration = _duration(container, stream, name) if length is None else length / context.sample_rate
         info = MediaInfo(
             format=name,
@@ -94,10 +95,7 @@ def chunks(file: BinaryIO, track: int = 0, start: float = 0.0) -> Iterator[Chunk
         if context.name == "flac":
             context.options = {"err_detect": "crccheck+explode"}
         name = _format_name(container)
-        try:
-            yield from _decoded(container, stream, name, start, file)
-        except av.FFmpegError as error:
-            raise _media_error(error) from error
+        yield from _decoded(container, stream, name, start, file)
 
 
 def _decoded(container: Any, stream: Any, name: str, start: float, file: BinaryIO) -> Iterator[Chunk]:
@@ -253,11 +251,10 @@ def _scaled(raw: np.ndarray[Any, Any]) -> Samples:
 def _opened(file: BinaryIO) -> Iterator[Any]:
     file.seek(0)
     try:
-        container = av.open(file, metadata_errors="ignore", options={"format_whitelist": DEMUXERS})
+        with av.open(file, metadata_errors="ignore", options={"format_whitelist": DEMUXERS}) as container:
+            yield container
     except av.FFmpegError as error:
         raise _media_error(error) from error
-    with container:
-        yield container
 
 
 def _track(container: Any, track: int) -> Any:
@@ -327,10 +324,7 @@ def track_start(file: BinaryIO, track: int) -> float:
     """Seconds from the start of the presentation (the earliest stream's first stamp) to the track's first sample."""
     with _opened(file) as container:
         stream = _track(container, track)
-        try:
-            first = next((frame for packet in container.demux(stream) for frame in packet.decode()), None)
-        except av.FFmpegError as error:
-            raise _media_error(error) from error
+        first = next((frame for packet in container.demux(stream) for frame in packet.decode()), None)
         if first is None:
             raise EmptyMedia("the track has no samples")
         began = (container.start_time or 0) / av.time_base

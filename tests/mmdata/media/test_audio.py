@@ -284,6 +284,11 @@ def test_a_wav_shorter_than_it_says_is_truncated() -> None:
     assert audio.decode(data, truncated="repair").length == samples.shape[1]
 
 
+def test_a_wav_that_counts_its_header_as_data_is_whole() -> None:
+    samples = sweep(8000)
+    assert audio.decode(headless(samples, samples.shape[1] * 2 + 44)).length == samples.shape[1]
+
+
 @pytest.mark.parametrize(
     ("container", "codec", "form"),
     [("flac", "flac", "s16"), ("ogg", "libopus", "flt"), ("mp4", "alac", "s16p"), ("webm", "libopus", "flt"),
@@ -375,6 +380,21 @@ def test_junk_after_the_last_mp3_frame_is_no_damage() -> None:
     tag = b"TAG" + b"a title".ljust(125, b"\0")
     assert audio.decode(data + tag).length == audio.decode(data).length
     assert audio.decode(data + b"APETAGEX" + bytes(range(200)) + tag).length == audio.decode(data).length
+
+
+def test_an_mp3_tag_that_counts_too_few_frames_cuts_nothing() -> None:
+    data = bytearray(coded(sweep(48000, 3.0), 48000, "mp3", "libmp3lame", "fltp"))
+    tag = max(data.find(b"Xing"), data.find(b"Info"))
+    data[tag + 8 : tag + 12] = (20).to_bytes(4, "big")
+    assert audio.decode(bytes(data)).length >= 3.0 * 48000
+
+
+def test_a_flac_header_without_a_rate_is_mended_by_its_frames() -> None:
+    data = bytearray(wav(sweep(16000), container="FLAC"))
+    data[18:20] = b"\0\0"
+    data[20] &= 0x0F
+    assert audio.probe(bytes(data)).sample_rate == 16000
+    assert audio.decode(bytes(data)).length == 19752
 
 
 def test_track_start_is_the_offset_to_the_picture() -> None:
