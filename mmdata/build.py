@@ -1,7 +1,7 @@
 """Build: carry out the plan, a shard at a time, and commit the dataset.
 
-A shard is a pure function of (plan, shard number): any worker, host, order or number of kills gives the same bytes. A shard
-whose record lies in the build folder is never built again.
+A shard is a pure function of (plan, shard number): any worker, host, order or number of kills gives the same bytes. A
+shard whose record lies in the build folder is never built again.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def member_columns(catalog: Catalog, recipe: Recipe) -> list[str]:
 
 
 def shard_range(text: str, count: int) -> range:
-    """The shard numbers of range `i/n` (0 ≤ i < n) of `count` shards: contiguous, covering all, differing by at most one.
+    """The shard numbers of range `i/n` (0 ≤ i < n) of `count` shards: contiguous, covering all, differing by at most
+    one.
 
     Raises:
         ConfigError: `text` is not of that form.
@@ -197,7 +198,7 @@ def commit(prepared: Prepared) -> Manifest:
         raise DatasetError(f"{output}: every sample failed in the build; see {join(output, BUILD_FOLDER, 'records')}")
     manifest = fold(storage, output, plan, records, Rows(prepared.job.rows), dump(prepared.recipe))
     storage.write(join(output, REPORT_FILE), dataset_report(storage, output, manifest).encode())
-    storage.write(join(output, MANIFEST), manifest.to_json())
+    storage.write(join(output, MANIFEST), manifest.to_json().encode())
     clean(storage, output, manifest)
     return manifest
 
@@ -234,7 +235,8 @@ def build_shard(number: int, job: Job) -> int:
 def _results(
     shard: PlannedShard, plan: WorkPlan, job: Job, writer: _Shard, sandbox: Sandbox
 ) -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
-    """(catalog row, place in the plan, result) of each sample in order. Only what must be decoded goes to the sandbox."""
+    """(catalog row, place in the plan, result) of each sample in order. Only what must be decoded goes to the
+    sandbox."""
     waiting: deque[tuple[dict[str, Any], int, BuildItem | Failure]] = deque()
 
     def items() -> Iterator[BuildItem]:

@@ -166,11 +166,13 @@ def init(
 
 
 def _load(path: str, overrides: list[str] | None) -> Recipe:
-    from mmdata.operators.registry import load_builtin
+    from mmdata.operators.registry import load_builtin, prepare
     from mmdata.recipe import load
 
     load_builtin()
-    return load(path, overrides or ())
+    recipe = load(path, overrides or ())
+    prepare(recipe)
+    return recipe
 
 
 def _workers(recipe: Recipe, option: int | None) -> int:

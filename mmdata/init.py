@@ -1,4 +1,5 @@
-"""Look at a folder and write a commented recipe for it: only the sections that its media need, with what was seen beside them.
+"""Look at a folder and write a commented recipe for it: only the sections that its media need, with what was seen
+beside them.
 
 The recipe is loaded once before it is written, so that what a person starts from is valid.
 """
@@ -6,6 +7,7 @@ The recipe is loaded once before it is written, so that what a person starts fro
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -81,7 +83,7 @@ def look_at(folder: str, storage: Storage) -> Look:
     """Names of up to `LOOKED_AT` samples of `folder`, and the sizes of a few pictures."""
     from mmdata.media import image
 
-    source = open_source(FolderSource(type="folder", path=folder), storage, spool="")
+    source = open_source(FolderSource.parse({"type": "folder", "path": folder}), storage, spool="")
     kinds: Counter[str] = Counter()
     sizes: list[tuple[int, int]] = []
     folders: set[str] = set()
@@ -120,7 +122,7 @@ def recipe_text(folder: str, recipe: str, output: str, look: Look) -> str:
     seen = f"{'more than ' if look.more else ''}{look.samples} samples ({kinds}), {look.captioned} with side-cars"
     lines = [
         f"# Recipe for {folder}: {seen}.",
-        "# `mmdata build` scans, plans and builds; `mmdata build --dry-run` shows the plan. Every key: schemas/recipe.schema.json",
+        "# `mmdata build` scans, plans and builds; with --dry-run it shows the plan and writes nothing.",
         "version: 1",
         f"name: {_name(output)}",
         "seed: 0",
@@ -162,7 +164,8 @@ def recipe_text(folder: str, recipe: str, output: str, look: Look) -> str:
 
 
 def _statistics(look: Look) -> list[str]:
-    wanted = [*(["brightness", "sharpness"] if "image" in look.kinds else []), *(["loudness"] if "audio" in look.kinds else [])]
+    wanted = ["brightness", "sharpness"] if "image" in look.kinds else []
+    wanted += ["loudness"] if "audio" in look.kinds else []
     return [f"  statistics: [{', '.join(wanted)}]"] if wanted else []
 
 
@@ -171,13 +174,13 @@ def _filters(look: Look) -> list[str]:
     if "image" not in look.kinds and "video" not in look.kinds:
         return []
     size = f" (median picture {look.median_size[0]}x{look.median_size[1]})" if look.median_size else ""
-    return ["filters:", f'  - "width is None or width >= 64"{" " * 4}# what is dropped is listed with its rule{size}', ""]
+    return ["filters:", f'  - "width is None or width >= 64"    # what is dropped is listed by rule{size}', ""]
 
 
 def _transforms(look: Look) -> list[str]:
     lines = []
     if "image" in look.kinds:
-        lines += ["  image:", "    - {op: resize, mode: cover}  # to the sample's bucket; without transforms bytes are copied"]
+        lines += ["  image:", "    - {op: resize, mode: cover}  # to the bucket; without transforms bytes are copied"]
     if "audio" in look.kinds:
         lines += ["  audio:", "    - {op: resample, rate: 16000}", "    - {op: mono}"]
     return ["transforms:", *lines, ""] if lines else []
@@ -186,7 +189,7 @@ def _transforms(look: Look) -> list[str]:
 def _buckets(look: Look) -> list[str]:
     lines = []
     if "image" in look.kinds:
-        lines.append("  image: {count: 8, pixels: 512*512, multiple_of: 32, max_aspect: 2.0}   # shapes chosen from the data")
+        lines.append("  image: {count: 8, pixels: 512*512, multiple_of: 32, max_aspect: 2.0}  # shapes from the data")
     if "video" in look.kinds:
         lines.append("  video: {count: 4, pixels: 256*256, multiple_of: 16, frames: [17, 33]}")
     if "audio" in look.kinds:
@@ -196,7 +199,7 @@ def _buckets(look: Look) -> list[str]:
 
 def _name(output: str) -> str:
     base = output.rstrip("/").rsplit("/", 1)[-1]
-    return "".join(char if char.isalnum() and char.isascii() or char in "_-" else "-" for char in base).strip("-") or "data"
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", base).strip("-") or "data"
 
 
 def _quoted(path: str) -> str:

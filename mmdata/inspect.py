@@ -1,4 +1,5 @@
-"""Inspect: what a dataset, catalog or shard holds, one sample's bytes, and the way of one sample from source to shard."""
+"""Inspect: what a dataset, catalog or shard holds, one sample's bytes, and the way of one sample from source to
+shard."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 
 from mmdata.errors import ConfigError, DatasetError, NotFound
 from mmdata.formats.arrow import index_arrow
-from mmdata.formats.tar import Damage, group_members, index_tar
+from mmdata.formats.tar import Damage, group_members
+from mmdata.formats.tar_index import index_tar
 from mmdata.schema import unescape_key
 from mmdata.shards.catalog import Catalog, has_catalog, open_catalog
 from mmdata.shards.dataset import PLAN_FILE, QUARANTINE_FILE, RECIPE_FILE, Manifest, has_dataset, open_manifest
@@ -68,7 +70,8 @@ def extract(target: str, key: str, folder: str) -> dict[str, Any]:
 
 
 def explain(target: str, key: str) -> dict[str, Any]:
-    """The way of sample `key` of a dataset (from catalog row to shard, or to the rule that dropped it), or its catalog row.
+    """The way of sample `key` of a dataset (from catalog row to shard, or to the rule that dropped it), or its catalog
+    row.
 
     Raises:
         DatasetError: no sample of that key was ever seen; the message says where it was looked for.

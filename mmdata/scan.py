@@ -1,7 +1,7 @@
 """Scan: open every medium of the sources once and write the catalog, a row per sample, in source order.
 
-Work is cut into the sources' own partitions. A partition whose inputs are as they were is taken over whole; in a changed one
-only new or changed samples are measured. Killing a scan costs the partitions that were open.
+Work is cut into the sources' own partitions. A partition whose inputs are as they were is taken over whole; in a
+changed one only new or changed samples are measured. Killing a scan costs the partitions that were open.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Scanned:
-    """What a scan did. `measured` counts the samples that were opened, the rest were taken over from an earlier scan."""
+    """What a scan did. `measured` counts the samples that were opened, the rest were taken over from an earlier
+    scan."""
 
     catalog: Catalog
     measured: int
@@ -128,7 +129,8 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None) -> S
         for extension, count in source.ignored.items():
             ignored[extension] = ignored.get(extension, 0) + count
     committed = commit_catalog(
-        storage, catalog, parts, scan=recipe.scan_fingerprint(), check=recipe.scan.check, ignored=ignored)
+        storage, catalog, parts, scan=recipe.scan_fingerprint(), check=recipe.scan.check, ignored=ignored
+    )
     kept = {part.file for part in parts}
     for file in earlier.values():
         if file not in kept:
@@ -154,7 +156,7 @@ def _bad(counts: Mapping[str, int]) -> int:
 
 
 def _job(recipe: Recipe, storage: Storage, catalog: str) -> Job:
-    spool = join(catalog, "spool")
+    spool = join(catalog, "_spool")
     requested = recipe.scan.statistics
     setup = Setup(
         storage=storage,
@@ -220,7 +222,7 @@ def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
     fresh = [i for i in range(len(samples)) if i not in rows]
     good = [i for i in fresh if samples[i].error is None]
     leaf = f"source.{task.source}"
-    results: dict[int, Any] = {i: Failure(*samples[i].error) for i in fresh if samples[i].error is not None}
+    results: dict[int, Any] = {i: Failure(*error) for i in fresh if (error := samples[i].error) is not None}
     if good:
         with Sandbox("mmdata.operators.measure:measure", job.setup, limits=job.sandbox) as sandbox:
             results |= zip(good, sandbox.map((leaf, samples[i]) for i in good), strict=True)

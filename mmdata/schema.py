@@ -3,8 +3,8 @@
 This room knows no storage, no media library and no recipe. Geometry is always *upright*: after EXIF orientation, video
 rotation and sample aspect ratio. Durations are seconds, sizes bytes, rates hertz.
 
-What the scalar geometry of a sample with many media means: `width`/`height` are those of the medium with the most pixels,
-`frames` and `duration` the sums over the timed media, `size_bytes` the sum over all; `media` lists each one.
+What the scalar geometry of a sample with many media means: `width`/`height` are those of the medium with the most
+pixels, `frames` and `duration` the sums over the timed media, `size_bytes` the sum over all; `media` lists each one.
 """
 
 from __future__ import annotations

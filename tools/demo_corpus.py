@@ -1,5 +1,6 @@
-"""Make the demo's media folder on the spot: pictures, clips and recordings by real encoders, with captions, and a few files
-that are broken on purpose so that the quarantine has something to show. The same bytes on every run of one installation.
+"""Make the demo's media folder on the spot: pictures, clips and recordings by real encoders, with captions, and a few
+files that are broken on purpose so that the quarantine has something to show. The same bytes on every run of one
+installation.
 """
 
 from __future__ import annotations

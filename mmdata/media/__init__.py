@@ -1,1 +1,1 @@
-"""Image, video and audio: probe, decode, encode, and the sandbox in which decoders run. Knows no recipe and no shard."""
+"""Image, video and audio: probe, decode, encode, and the sandbox that decoders run in. Knows no recipe and no shard."""

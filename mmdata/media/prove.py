@@ -26,8 +26,8 @@ def prove(
     elif kind == "video":
         from mmdata.media import video
 
-        video.decode_all(source, max_pixels=max_pixels)
+        video.decode_all(source, max_pixels=max_pixels, truncated=truncated)
     elif kind == "audio":
         from mmdata.media import audio
 
-        audio.decode_all(source)
+        audio.decode_all(source, truncated=truncated)

@@ -1,6 +1,7 @@
 """What `measure` (scan) and `process` (build) share: their setup, and how the bytes of a medium are fetched.
 
-Both run inside the sandbox, a sample at a time. They know neither catalogs nor shards: plain values in, plain values out.
+Both run inside the sandbox, a sample at a time. They know neither catalogs nor shards: plain values in, plain values
+out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mmdata.errors import DecompressionBomb, MediaError
+from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError
 from mmdata.operators.chain import HEAD_BYTES, STATISTIC_FRAMES, Setup, Source, as_bytes, final_fields, load, named
 from mmdata.operators.registry import Context, catalog_column
 from mmdata.recipe import Limits
@@ -72,21 +72,29 @@ def _measure_medium(ref: MediaRef, setup: Setup) -> tuple[dict[str, Any], dict[s
     kind: Kind = ref.kind
     whole = setup.check == "decode" or setup.digest or bool(setup.statistics.get(kind))
     source, size, digest = load(ref, setup, whole=whole)
-    info, stats = MediaInfo(), {}
+    info = MediaInfo()
+    stats: dict[str, Any] = {}
+    if kind == "video" and ref.field.rpartition(".")[2] in ANIMATED and not _moves(source, ref, setup):
+        kind = "image"
     if kind == "image":
         info = _probe_image(source, ref, setup)
-        if (info.frames or 1) > 1 and setup.decode.animated == "video":
-            kind = "video"
-        elif whole and (setup.check == "decode" or setup.statistics.get("image")):
+        if whole and (setup.check == "decode" or setup.statistics.get("image")):
             info, stats = _decode_image(as_bytes(source), info, setup)
-    if kind == "video":
-        info, stats = _measure_video(source, setup)
-    elif kind == "audio":
+    elif kind == "video":
+        try:
+            info, stats = _measure_video(source, setup)
+        except EmptyMedia:
+            kind = "audio"  # a .webm or .mp4 may hold sound alone
+    if kind == "audio":
         info, stats = _measure_audio(source, setup)
     _within(info, setup.limits)
     row = asdict(ref) | asdict(info) | {"kind": kind, "size_bytes": size, "digest": digest}
     row["length"] = size if ref.length is None else ref.length
     return row, stats
+
+
+ANIMATED = frozenset({"gif", "webp", "apng", "png", "avif", "avifs"})
+"""Extensions of pictures that may move."""
 
 
 def _within(info: MediaInfo, limits: Limits) -> None:
@@ -97,9 +105,9 @@ def _within(info: MediaInfo, limits: Limits) -> None:
 def _probe_image(source: Source, ref: MediaRef, setup: Setup) -> MediaInfo:
     from mmdata.media import image
 
-    data = as_bytes(source)
+    data, limits = as_bytes(source), setup.limits
     try:
-        return image.probe(data)
+        return image.probe(data, max_pixels=limits.max_pixels, truncated=limits.truncated)
     except MediaError:
         if len(data) != HEAD_BYTES or len(data) == ref.length:
             raise
@@ -108,7 +116,12 @@ def _probe_image(source: Source, ref: MediaRef, setup: Setup) -> MediaInfo:
         if ref.offset is None
         else setup.storage.read_range(ref.uri, ref.offset, ref.length or 0)
     )
-    return image.probe(rest)
+    return image.probe(rest, max_pixels=limits.max_pixels, truncated=limits.truncated)
+
+
+def _moves(source: Source, ref: MediaRef, setup: Setup) -> bool:
+    """Whether a GIF, WebP, PNG or AVIF that the recipe takes for a video has more than one frame."""
+    return (_probe_image(source, ref, setup).frames or 1) > 1
 
 
 def _decode_image(data: bytes, info: MediaInfo, setup: Setup) -> tuple[MediaInfo, dict[str, Any]]:
@@ -127,7 +140,7 @@ def _measure_video(source: Source, setup: Setup) -> tuple[MediaInfo, dict[str, A
     from mmdata.media import video
 
     if setup.check == "decode":
-        info = video.decode_all(source, max_pixels=setup.limits.max_pixels)
+        info = video.decode_all(source, max_pixels=setup.limits.max_pixels, truncated=setup.limits.truncated)
     else:
         info = video.probe(source, exact=setup.exact_frames)
     stats: dict[str, Any] = {}
@@ -143,7 +156,11 @@ def _measure_video(source: Source, setup: Setup) -> tuple[MediaInfo, dict[str, A
 def _measure_audio(source: Source, setup: Setup) -> tuple[MediaInfo, dict[str, Any]]:
     from mmdata.media import audio
 
-    info = audio.decode_all(source) if setup.check == "decode" else audio.probe(source)
+    limits = setup.limits
+    if setup.check == "decode":
+        info = audio.decode_all(source, max_seconds=limits.max_seconds, truncated=limits.truncated)
+    else:
+        info = audio.probe(source, exact=False)
     stats: dict[str, Any] = {}
     if setup.statistics.get("audio"):
         _within(info, setup.limits)

@@ -1,16 +1,16 @@
 """Build one sample: run the transforms over its media and fields and encode the members. Runs inside the sandbox.
 
-A medium is decoded once for the whole chain. A chain that changes nothing copies the bytes, after one decode that proves
-them where the scan has not.
+A medium is decoded once for the whole chain. A chain that changes nothing copies the bytes, after one decode that
+proves them where the scan has not.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xxhash
@@ -21,6 +21,11 @@ from mmdata.operators.chain import Setup, Source, as_bytes, final_fields, load, 
 from mmdata.operators.registry import Context
 from mmdata.recipe import Encode
 from mmdata.schema import MediaInfo, MediaRef
+
+if TYPE_CHECKING:
+    from mmdata.media.audio_encode import AudioFormat
+    from mmdata.media.image import Format
+    from mmdata.media.video_write import Codec
 
 IMAGE_EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif"}
 VIDEO_EXTENSIONS = {"h264": "mp4", "av1": "mp4", "vp9": "webm"}
@@ -141,7 +146,7 @@ def _context(item: BuildItem, setup: Setup) -> Context:
 
 def _finish(
     members: list[tuple[str, bytes]],
-    media: list[tuple[str, MediaInfo, str]],
+    media: Sequence[tuple[str, MediaInfo, str]],
     item: BuildItem,
     context: Context,
     setup: Setup,
@@ -203,7 +208,13 @@ def _image(source: Source, info: MediaInfo, format: str, context: Context, setup
     for transform, its in chain:
         picture = named(transform, lambda t=transform, c=its, p=picture: t.apply(p, c))
     options = setup.encode.image
-    data = image.encode(picture, format, quality=options.quality, lossless=options.lossless)
+    data = image.encode(
+        picture,
+        cast("Format", format),
+        quality=options.quality,
+        lossless=options.lossless,
+        subsampling=options.subsampling,
+    )
     return data, MediaInfo(
         format=format, codec=format, width=picture.width, height=picture.height, frames=1, rotation=0
     )
@@ -218,7 +229,7 @@ def _audio(source: Source, info: MediaInfo, format: str, context: Context, setup
     if sound.samples.shape[1] == 0:
         raise EmptyMedia("no sound is left after the transforms")
     options = setup.encode.audio
-    data = audio.encode(sound, format, bits=options.bits, bitrate=options.bitrate)
+    data = audio.encode(sound, cast("AudioFormat", format), bits=options.bits, bitrate=options.bitrate)
     channels, samples = sound.samples.shape
     stored = MediaInfo(
         format="ogg" if format == "opus" else format,
@@ -237,7 +248,7 @@ def _video(source: Source, info: MediaInfo, format: str, context: Context, setup
     times = video.frame_times(source)
     indices = np.arange(len(times), dtype=np.int64)
     for transform, its in chain:
-        chosen = named(transform, lambda t=transform, c=its: t.select(times[indices], info, c))
+        chosen = named(transform, lambda t=transform, c=its, left=indices: t.select(times[left], info, c))
         indices = indices if chosen is None else indices[chosen]
     if not len(indices):
         raise EmptyMedia("no frame is left after the transforms")
@@ -251,7 +262,7 @@ def _video(source: Source, info: MediaInfo, format: str, context: Context, setup
     data = video.transcode(
         source,
         indices=indices,
-        codec=format,
+        codec=cast("Codec", format),
         spatial=spatial,
         crf=options.crf,
         keyframe_interval=options.keyframe_interval,

@@ -2,9 +2,9 @@
 
     width >= 256 and 0.5 <= aspect <= 2 and not (label in ["logo", "map"])
 
-Comparisons (chained too), `and`, `or`, `not`, `+ - * / %`, `in`, `is None`, numbers, strings, lists of them, the columns
-of the catalog (`stat.brightness`), `aspect` (width / height), `pixels` (width * height), and the functions in `FUNCTIONS`.
-A row whose answer is unknown because a column is null does not pass; `is None` asks for that.
+Comparisons (chained too), `and`, `or`, `not`, `+ - * / %`, `in`, `is None`, numbers, strings, lists of them, the
+columns of the catalog (`stat.brightness`), `aspect` (width / height), `pixels` (width * height), and the functions in
+`FUNCTIONS`. A row whose answer is unknown because a column is null does not pass; `is None` asks for that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ FUNCTIONS: dict[str, tuple[int | None, Callable[..., Any]]] = {
     "contains": (2, lambda text, part: pc.match_substring(text, part)),
     "matches": (2, lambda text, pattern: pc.match_substring_regex(text, pattern)),
 }
-"""Function name to its number of arguments (None: two or more) and what computes it. `matches` searches an RE2 pattern."""
+"""Function name to its number of arguments (None: two or more) and what computes it. `matches` searches an RE2
+pattern."""
 
 _LITERAL_SECOND = frozenset({"startswith", "contains", "matches"})
 

@@ -53,7 +53,8 @@ def cut_shards(
 def _cut_units(
     sizes: IntArray, counts: IntArray, walls: npt.NDArray[np.bool_], max_bytes: int, max_samples: int
 ) -> IntArray:
-    """Index of the first unit of each shard. Jumps from shard to shard by binary search: a step per shard, not per unit."""
+    """Index of the first unit of each shard. Jumps from shard to shard by binary search: a step per shard, not per
+    unit."""
     bytes_before = np.r_[0, np.cumsum(sizes)]
     count_before = np.r_[0, np.cumsum(counts)]
     wall_at = np.r_[np.flatnonzero(walls), len(sizes)]

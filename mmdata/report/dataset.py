@@ -35,7 +35,8 @@ h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid 
 table{border-collapse:collapse;font-size:.9rem}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .sheet{display:flex;flex-wrap:wrap;gap:.5rem;margin:.4rem 0 1.2rem}.sheet figure{margin:0;width:170px}
-.sheet img{max-width:160px;max-height:160px;border-radius:4px}figcaption{font-size:.72rem;color:#64748b;overflow-wrap:anywhere}
+.sheet img{max-width:160px;max-height:160px;border-radius:4px}
+figcaption{font-size:.72rem;color:#64748b;overflow-wrap:anywhere}
 .plots{display:flex;flex-wrap:wrap;gap:1rem}.plots svg{width:500px;height:auto}
 """
 
@@ -43,15 +44,22 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 class Dataset(Protocol):
     """What the report needs of a manifest."""
 
-    name: str
-    format: str
-    check: str
-    index: tuple[str, ...]
-    buckets: dict[str, dict[str, Any]]
-    conservation: Any
-    shards: tuple[Any, ...]
-    ignored: dict[str, int]
-
+    @property
+    def name(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def check(self) -> str: ...
+    @property
+    def index(self) -> tuple[str, ...]: ...
+    @property
+    def buckets(self) -> dict[str, dict[str, Any]]: ...
+    @property
+    def conservation(self) -> Any: ...
+    @property
+    def shards(self) -> tuple[Any, ...]: ...
+    @property
+    def ignored(self) -> dict[str, int]: ...
     @property
     def samples(self) -> int: ...
 
@@ -62,7 +70,8 @@ class Dataset(Protocol):
 def dataset_report(
     storage: Storage, url: str, manifest: Dataset, bucket_edges: Mapping[str, Sequence[float]] | None = None
 ) -> str:
-    """The HTML report of the dataset folder `url`. `bucket_edges` (`duration`, `text_tokens`, `aspect`) are drawn in."""
+    """The HTML report of the dataset folder `url`. `bucket_edges` (`duration`, `text_tokens`, `aspect`) are drawn
+    in."""
     edges = dict(bucket_edges or {})
     columns = _columns(storage, url, manifest)
     parts = [

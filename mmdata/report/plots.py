@@ -16,7 +16,8 @@ INK, BAR, EDGE = "#334155", "#5b8def", "#d9480f"
 def histogram(
     values: npt.NDArray[Any], title: str, unit: str, *, edges: Sequence[float] = (), log: bool = False
 ) -> str:
-    """Histogram of `values` [N] as SVG, with vertical lines at `edges`; `log` spaces the bins by ratio (aspect, lengths)."""
+    """Histogram of `values` [N] as SVG, with vertical lines at `edges`; `log` spaces the bins by ratio (aspect,
+    lengths)."""
     figure, axes = _figure(title)
     positive = values[values > 0] if log else values
     if len(positive):

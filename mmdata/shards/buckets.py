@@ -1,4 +1,5 @@
-"""From the recipe's bucket settings and the catalog's geometry to a bucket per row. The choosing itself is floor 1's."""
+"""From the recipe's bucket settings and the catalog's geometry to a bucket per row. The choosing itself is floor
+1's."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mmdata.errors import ConfigError
-from mmdata.planning.aspect import AspectBuckets, choose_aspect_buckets
+from mmdata.planning.aspect import REASONS, AspectBuckets, Mode
+from mmdata.planning.aspect_choice import choose_aspect_buckets
 from mmdata.planning.lengths import assign_lengths, optimal_edges
 from mmdata.recipe import AudioBuckets, ImageBuckets, Recipe, TextBuckets, VideoBuckets
 
@@ -22,7 +24,8 @@ Drop = Callable[[npt.NDArray[np.bool_], str, str], None]
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket. `width`/`height`/`frames` are the shape pictures are brought to, `duration` and `length` upper edges."""
+    """One bucket. `width`/`height`/`frames` are the shape pictures are brought to, `duration` and `length` upper
+    edges."""
 
     name: str
     modality: str
@@ -56,7 +59,7 @@ def assign_buckets(
         if not len(rows):
             continue
         if isinstance(settings, ImageBuckets):
-            own, found = _pictures(settings, name, table, rows, drop)
+            own, found = _pictures(settings, name, table, rows, drop, recipe)
         else:
             assert isinstance(settings, AudioBuckets | TextBuckets)
             own, found = _lengths(settings, name, table, rows, drop, recipe)
@@ -66,19 +69,22 @@ def assign_buckets(
 
 
 def _pictures(
-    settings: ImageBuckets, modality: str, table: pa.Table, rows: npt.NDArray[np.int64], drop: Drop
+    settings: ImageBuckets,
+    modality: str,
+    table: pa.Table,
+    rows: npt.NDArray[np.int64],
+    drop: Drop,
+    recipe: Recipe,
 ) -> tuple[list[Bucket], npt.NDArray[np.int32]]:
     width, height = (_numbers(table, name, rows, np.int64) for name in ("width", "height"))
     video = isinstance(settings, VideoBuckets)
     frames = _numbers(table, "frames", rows, np.int64) if video else None
     choices = list(settings.frames) if isinstance(settings, VideoBuckets) else None
-    chosen = bucket_shapes(settings, width, height, frames, choices)
+    chosen = bucket_shapes(settings, width, height, frames, choices, mode=fit_mode(recipe, modality))
     assignment = chosen.assign(width, height, frames)
     for code in np.unique(assignment.reason[assignment.bucket < 0]):
         hit = rows[(assignment.bucket < 0) & (assignment.reason == code)]
-        drop(
-            _at(hit, table.num_rows), f"{modality}_{assignment.reasons[code]}", _why(assignment.reasons[code], settings)
-        )
+        drop(_at(hit, table.num_rows), f"{modality}_{REASONS[code]}", _why(REASONS[code], settings))
     buckets = []
     for shape in chosen.shapes.tolist():
         count = shape[2] if len(shape) > 2 else None
@@ -93,15 +99,14 @@ def bucket_shapes(
     height: npt.NDArray[np.int64],
     frames: npt.NDArray[np.int64] | None = None,
     frame_choices: list[int] | None = None,
+    *,
+    mode: Mode = "cover",
 ) -> AspectBuckets:
     """The shapes of the recipe: those it lists, or the best for the given geometry (int64 [N] each)."""
-    bounds = {"max_crop": settings.max_crop, "max_upscale": settings.max_upscale}
-    bounds = {name: value for name, value in bounds.items() if value is not None}
     if settings.shapes != "auto":
-        shapes = [
-            [*shape, *([count] if count else [])] for shape in settings.shapes for count in frame_choices or [None]
-        ]
-        return AspectBuckets(np.asarray(shapes, dtype=np.int64), **bounds)
+        counts: list[list[int]] = [[count] for count in frame_choices] if frame_choices else [[]]
+        shapes = np.asarray([[*shape, *count] for shape in settings.shapes for count in counts], dtype=np.int64)
+        return AspectBuckets(shapes, mode, max_crop=settings.max_crop, max_upscale=settings.max_upscale)
     return choose_aspect_buckets(
         width,
         height,
@@ -111,8 +116,17 @@ def bucket_shapes(
         max_aspect=settings.max_aspect,
         frames=frames,
         frame_choices=frame_choices,
-        **bounds,
+        mode=mode,
+        max_crop=settings.max_crop,
+        max_upscale=settings.max_upscale,
     )
+
+
+def fit_mode(recipe: Recipe, modality: str) -> Mode:
+    """How the recipe's first `resize` of this modality fits pictures to their bucket; `cover` without one."""
+    transforms = recipe.transforms.image if modality == "image" else recipe.transforms.video
+    modes: list[Mode] = [each.mode for each in transforms if hasattr(each, "mode")]
+    return modes[0] if modes else "cover"
 
 
 def _why(reason: str, settings: ImageBuckets) -> str:
@@ -131,9 +145,7 @@ def _lengths(
 ) -> tuple[list[Bucket], npt.NDArray[np.int32]]:
     column = "duration" if isinstance(settings, AudioBuckets) else settings.length
     if column not in table.column_names:
-        raise ConfigError(
-            f"buckets.{modality}: the catalog has no column '{column}'; add its statistic to scan"
-        )
+        raise ConfigError(f"buckets.{modality}: the catalog has no column '{column}'; add its statistic to scan")
     values = table[column].take(pa.array(rows))
     missing = _mask(pc.is_null(values))
     if missing.any():
@@ -143,7 +155,7 @@ def _lengths(
         present = lengths[~missing]
         if not len(present):
             return [], np.full(len(rows), -1, dtype=np.int32)
-        edges = np.asarray(optimal_edges(present, settings.count).edges, dtype=np.float64)
+        edges = np.asarray(optimal_edges(present, settings.count).values, dtype=np.float64)
         if isinstance(settings, TextBuckets):
             step = settings.multiple_of
             edges = np.unique(np.ceil(edges / step) * step)

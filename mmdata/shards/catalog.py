@@ -1,7 +1,7 @@
-"""The catalog folder: one Parquet part per source partition, in source order, and `catalog.json`, written last.
+"""The catalog folder: one Parquet part per source partition, in source order, and `_catalog.json`, written last.
 
-A part is named `part-ORDINAL-PARTITION.parquet`, so that a plain reader of the folder sees the rows in source order, while
-a later scan finds a partition's old rows by name wherever it moved to. Nothing here opens media.
+A part is named `part-ORDINAL-PARTITION.parquet`, so that a plain reader of the folder sees the rows in source order,
+while a later scan finds a partition's old rows by name wherever it moved to. Nothing here opens media.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from mmdata.schema import CATALOG, FORMAT_VERSION
 from mmdata.storage import Storage
 from mmdata.storage.urls import join
 
-HEAD = "catalog.json"
+HEAD = "_catalog.json"
+"""The underscore keeps plain readers of the folder from taking it for a part."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,13 @@ def write_part(
 ) -> Part:
     """Write one part atomically. `inputs` and `scan` are the fingerprints of what went in and how it was measured."""
     counts = status_counts(rows)
-    facts = {"inputs": inputs, "scan": scan, "counts": counts, "members": [list(member) for member in sorted(members)]}
+    listed = [list(member) for member in sorted(members)]
+    facts = {"inputs": inputs, "scan": scan, "counts": counts, "members": listed}
     table = rows.replace_schema_metadata({"tessera": json.dumps(facts, sort_keys=True)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=64 * 1024)
     storage.write(url, sink.getvalue().to_pybytes())
-    return Part(url.rsplit("/", 1)[-1], rows.num_rows, inputs, counts, facts["members"])
+    return Part(url.rsplit("/", 1)[-1], rows.num_rows, inputs, counts, listed)
 
 
 def read_part_facts(storage: Storage, url: str) -> tuple[Part, str]:
@@ -138,7 +140,7 @@ class Catalog:
 def commit_catalog(
     storage: Storage, url: str, parts: Sequence[Part], *, scan: str, check: str, ignored: Mapping[str, int]
 ) -> Catalog:
-    """Write `catalog.json`, which makes the parts a catalog."""
+    """Write `_catalog.json`, which makes the parts a catalog."""
     head = {
         "version": FORMAT_VERSION,
         "scan": scan,

@@ -1,4 +1,5 @@
-"""Fold the per-shard records of a finished build into the dataset: index, quarantine, card, manifest. The manifest is last.
+"""Fold the per-shard records of a finished build into the dataset: index, quarantine, card, manifest. The manifest is
+last.
 
 Every file here is a pure function of plan and records, so a commit that was killed is simply done again.
 """

@@ -80,10 +80,10 @@ class Manifest:
     def bytes(self) -> int:
         return sum(shard.bytes for shard in self.shards)
 
-    def to_json(self) -> bytes:
-        """The manifest file's bytes."""
+    def to_json(self) -> str:
+        """The text of the manifest file."""
         document = asdict(self) | {"samples": self.samples, "bytes": self.bytes}
-        return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def parse_manifest(document: Mapping[str, Any], url: str) -> Manifest:

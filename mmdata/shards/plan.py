@@ -1,6 +1,7 @@
 """The plan: which sample goes where. A pure function of (recipe, catalog), made before any media is touched.
 
-Every number of it depends on the catalog's columns and the recipe alone, so that any worker, host or rerun has the same plan.
+Every number of it depends on the catalog's columns and the recipe alone, so that any worker, host or rerun has the same
+plan.
 """
 
 from __future__ import annotations
@@ -245,9 +246,7 @@ def _pack(
         try:
             packs = pack(lengths[own], settings.budget, buffer=settings.buffer, oversize=settings.oversize)
         except ValueError as error:
-            raise ConfigError(
-                f"packing: {error}; set packing.oversize to drop, or raise the budget"
-            ) from None
+            raise ConfigError(f"packing: {error}; set packing.oversize to drop, or raise the budget") from None
         over = np.zeros(table.num_rows, dtype=bool)
         over[own[packs.pack < 0]] = True
         text = f"its {settings.length} exceeds the budget of {settings.budget}"
@@ -329,7 +328,8 @@ def expected_bytes(
         )
         target = np.where(bucket >= 0, pixels[bucket], 0) * JPEG_BYTES_PER_PIXEL
         size = np.where(target > 0, np.minimum(size, target), size).astype(np.int64)
-    return size + chars + 2 * MEMBER_OVERHEAD
+    expected: npt.NDArray[np.int64] = size + chars + 2 * MEMBER_OVERHEAD
+    return expected
 
 
 def _nothing_left(recipe: Recipe, drops: _Drops, rows: int) -> str:

@@ -1,4 +1,5 @@
-"""What workers need of a plan, as one Arrow file that they map into memory: a plan of 10 million rows costs no copies."""
+"""What workers need of a plan, as one Arrow file that they map into memory: a plan of 10 million rows costs no
+copies."""
 
 from __future__ import annotations
 

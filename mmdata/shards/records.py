@@ -75,7 +75,8 @@ def committed_numbers(storage: Storage, output: str, plan: str, numbers: Sequenc
 
 
 def read_verdicts(storage: Storage, output: str, plan: str, number: int) -> dict[str, tuple[str, str]]:
-    """Key to (error class, message) of samples of this shard that a killed run saw time out, crash or run out of memory.
+    """Key to (error class, message) of samples of this shard that a killed run saw time out, crash or run out of
+    memory.
 
     They are not tried again: whether such a sample passes may depend on the machine's load, a shard's bytes may not.
     """

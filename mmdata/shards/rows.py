@@ -1,7 +1,7 @@
 """Random access to catalog rows: the catalog once more as one uncompressed Arrow file that workers map into memory.
 
-A shuffled build asks for a thousand rows from all over the catalog; in Parquet that would decode every row group. Nothing
-here decides which rows.
+A shuffled build asks for a thousand rows from all over the catalog; in Parquet that would decode every row group.
+Nothing here decides which rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Verify: every byte of every shard against manifest and index. Names each damaged shard, and each sample the damage met.
+"""Verify: every byte of every shard against manifest and index. Names each damaged shard, and each sample the damage
+met.
 
-Three digests see a fault: the shard's own, that of a sample's stretch of a tar (headers and padding included), and that of
-its members. The first says that something is wrong, the others where.
+Three digests see a fault: the shard's own, that of a sample's stretch of a tar (headers and padding included), and that
+of its members. The first says that something is wrong, the others where.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import xxhash
 
+from mmdata.formats import Placed
 from mmdata.formats.arrow import ArrowWriter
-from mmdata.formats.tar import Placed, TarWriter
+from mmdata.formats.tar import TarWriter
 from mmdata.schema import INDEX
 
 
@@ -39,9 +40,9 @@ def sample_digest(members: Sequence[tuple[str, bytes]]) -> str:
 class ShardWriter:
     """Writes samples to `path`; `close` gives the finished shard, `abort` removes the file."""
 
-    def __init__(self, path: str, shard: str, format: str, columns: Mapping[str, str]) -> None:
-        """`shard` is the file's name in the index; `columns` (Arrow only) maps every member extension of the dataset to
-        `binary` or `string`, so that all shards have one schema."""
+    def __init__(self, path: str, shard: str, format: str, columns: Sequence[str]) -> None:
+        """`shard` is the file's name in the index; `columns` (Arrow only) lists every member extension of the
+        dataset, so that all shards have one schema."""
         self._path, self._shard, self._format = path, shard, format
         self._rows: list[dict[str, Any]] = []
         self._placed: list[Placed] = []
