@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmdata.errors import EmptyMedia, UnsupportedMedia
-from mmdata.media.video_open import Source, opened, video_stream
+from mmdata.media.video_open import Source, best_stream, opened, packets, video_stream
 from mmdata.media.video_times import timeline_of
 from mmdata.media.video_write import encoding
 
@@ -60,13 +60,13 @@ def _copy(source: Source, format: str, low: int, high: int, audio: bool) -> byte
     buffer = io.BytesIO()
     with opened(source) as container:
         stream: Any = video_stream(container)
-        sound: Any = container.streams.best("audio") if audio else None
+        sound: Any = best_stream(container, "audio") if audio else None
         output = av.open(buffer, mode="w", format=format, options={"fflags": "+bitexact"})
         try:
-            tracks = {each.index: output.add_stream_from_template(each) for each in (stream, sound) if each is not None}
+            tracks = {each.index: _track(output, each) for each in (stream, sound) if each is not None}
             begin, finish, started = low * stream.time_base, high * stream.time_base, False
-            for packet in container.demux([each for each in (stream, sound) if each is not None]):
-                if not packet.size or packet.pts is None:
+            for packet in packets(container, [each for each in (stream, sound) if each is not None]):
+                if packet.pts is None:
                     continue
                 inside = begin <= packet.pts * packet.time_base < finish
                 offset = round(begin / packet.time_base)
@@ -87,12 +87,18 @@ def _copy(source: Source, format: str, low: int, high: int, audio: bool) -> byte
     return buffer.getvalue()
 
 
+def _track(output: Any, template: Any) -> Any:
+    """A track of `output` with the codec and header of `template`; no encoder is needed."""
+    try:
+        return output.add_stream_from_template(template, opaque=True)
+    except ValueError as error:
+        raise UnsupportedMedia(f"cannot be cut by copying: {error}") from error
+
+
 def _stamps(container: Any, stream: Any, low: int, high: int) -> list[int]:
     """Presentation times of the packets to copy, in decode order."""
     stamps: list[int] = []
-    for packet in container.demux(stream):
-        if not packet.size:
-            continue
+    for packet in packets(container, stream):
         if packet.pts is None:
             raise UnsupportedMedia("packets have no presentation times and cannot be cut by copying")
         if low <= packet.pts < high and (stamps or (packet.is_keyframe and packet.pts == low)):

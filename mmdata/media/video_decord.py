@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmdata.errors import UnreadableMedia, UnsupportedMedia
-from mmdata.media.video_open import codec_name, opened, video_stream
+from mmdata.media.video_open import codec_name, opened, packets, video_stream
 from mmdata.media.video_read import THREADS, Reader
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def _starts_clean(source: Source) -> bool:
         header = stream.codec_context.extradata or b""
         length_size = (header[prefix] & 3) + 1 if len(header) > prefix else 4
         key: int | None = None
-        for packet in container.demux(stream):
-            if not packet.size or packet.pts is None:
+        for packet in packets(container, stream):
+            if packet.pts is None:
                 continue
             if key is not None and packet.pts < key:
                 return False

@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mmdata.errors import (
     DecompressionBomb,
@@ -24,6 +24,7 @@ from mmdata.errors import (
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.packet import Packet
     from av.video.stream import VideoStream
 
 Source = bytes | str
@@ -111,7 +112,7 @@ def video_stream(container: InputContainer, *, max_pixels: int = MAX_PIXELS, thr
     """
     from av.stream import Disposition
 
-    stream: Any = container.streams.best("video")
+    stream: Any = best_stream(container, "video")
     if stream is None:
         raise EmptyMedia("the file has no video track")
     if stream.disposition & Disposition.attached_pic:
@@ -124,6 +125,27 @@ def video_stream(container: InputContainer, *, max_pixels: int = MAX_PIXELS, thr
     codec.thread_type = "AUTO" if threads > 1 else "NONE"
     chosen: VideoStream = stream
     return chosen
+
+
+def best_stream(container: InputContainer, kind: Literal["video", "audio"]) -> Any:
+    """The track of a kind that FFmpeg would play, or None."""
+    try:
+        return container.streams.best(kind)
+    except IndexError:  # a track that MPEG-TS announced after it was opened, which PyAV does not list
+        return None
+
+
+def packets(container: InputContainer, *streams: Any) -> Iterator[Packet[Any]]:
+    """The packets of some tracks in file order, without the empty ones that PyAV adds to flush decoders.
+
+    A file may announce tracks while it is read (MPEG-TS). PyAV does not list them, and fails over them at the end.
+    """
+    try:
+        for packet in container.demux(*streams):
+            if packet.size:
+                yield packet
+    except IndexError:
+        return
 
 
 def check_pixels(width: int, height: int, max_pixels: int) -> None:

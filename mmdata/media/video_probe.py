@@ -15,7 +15,16 @@ import numpy as np
 from mmdata.errors import DecompressionBomb, EmptyMedia, UnreadableMedia
 from mmdata.media.video_animation import animation_format, animation_info, animation_times
 from mmdata.media.video_geometry import geometry_of
-from mmdata.media.video_open import MAX_PIXELS, check_complete, check_pixels, codec_name, opened, video_stream
+from mmdata.media.video_open import (
+    MAX_PIXELS,
+    best_stream,
+    check_complete,
+    check_pixels,
+    codec_name,
+    opened,
+    packets,
+    video_stream,
+)
 from mmdata.media.video_times import (
     PacketLog,
     Timeline,
@@ -83,9 +92,8 @@ def decode_all(
         stream = video_stream(container, max_pixels=max_pixels)
         _refuse_cut(container, source, truncated)
         log = PacketLog.empty()
-        for packet in container.demux(stream):
-            if packet.size:
-                log.add(packet)
+        for packet in packets(container, stream):
+            log.add(packet)
         _refuse_cut(container, source, truncated)
         if max_frames is not None and len(log.pts) > max_frames:
             raise DecompressionBomb(f"{len(log.pts)} frames, over the limit of {max_frames}")
@@ -128,7 +136,7 @@ def _refuse_cut(container: InputContainer, source: Source, truncated: Truncated)
 
 
 def _first_picture(container: InputContainer, stream: VideoStream, source: Source) -> VideoFrame:
-    first = next(decode_packets(stream, container.demux(stream)), None)
+    first = next(decode_packets(stream, packets(container, stream)), None)
     first = first or next(decode_from_start(source, any_start=True), None)
     if first is None:
         raise EmptyMedia("the video track has no picture")
@@ -140,7 +148,7 @@ def _describe(container: InputContainer, stream: VideoStream, first: VideoFrame,
     check_pixels(first.width, first.height, max_pixels)
     geometry = geometry_of(first, stream.sample_aspect_ratio)
     check_pixels(geometry.width, geometry.height, max_pixels)
-    sound: Any = container.streams.best("audio")
+    sound = best_stream(container, "audio")
     heard = sound.codec_context if sound is not None else None
     return MediaInfo(
         format=container.format.name.split(",")[0],

@@ -15,7 +15,7 @@ import numpy as np
 from mmdata.errors import UnreadableMedia
 from mmdata.media.video_animation import animation_format, animation_frames
 from mmdata.media.video_geometry import Geometry, geometry_of, picture
-from mmdata.media.video_open import Source, check_pixels, codec_name, open_container, translated, video_stream
+from mmdata.media.video_open import Source, check_pixels, codec_name, open_container, packets, translated, video_stream
 from mmdata.media.video_times import Timeline, decode_packet, decode_packets, timeline_of
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ def _codec(source: Source) -> str:
         container.close()
 
 
-def _from_key(stream: VideoStream, key: Packet[Any], packets: Iterator[Packet[Any]]) -> Iterator[VideoFrame]:
+def _from_key(stream: VideoStream, key: Packet[Any], following: Iterator[Packet[Any]]) -> Iterator[VideoFrame]:
     """Pictures from a key packet on. Raises UnreadableMedia when its picture is none that decoding can start at: with
     periodic intra refresh (H.264) a packet is marked as key whose picture still predicts from earlier ones."""
     from av.video.frame import PictureType
 
     started = False
-    for frame in itertools.chain(decode_packet(stream, key), decode_packets(stream, packets, any_start=True)):
+    for frame in itertools.chain(decode_packet(stream, key), decode_packets(stream, following, any_start=True)):
         if not started and frame.pts is not None and key.pts is not None and frame.pts >= key.pts:
             whole = frame.pict_type in (PictureType.NONE, PictureType.I, PictureType.SI, PictureType.BI)
             if frame.pts != key.pts or not whole:
@@ -239,9 +239,9 @@ class Reader:
             self._container.seek(key, stream=self._stream, backward=True)
         except av.error.FFmpegError:
             return False
-        packets = self._container.demux(self._stream)
-        for packet in packets:
-            if packet.is_keyframe and packet.size:
+        following = packets(self._container, self._stream)
+        for packet in following:
+            if packet.is_keyframe:
                 if packet.pts is None or packet.pts > target:
                     return False
                 first = packet
@@ -249,7 +249,7 @@ class Reader:
         else:
             return False
 
-        self._frames = _from_key(self._stream, first, packets)
+        self._frames = _from_key(self._stream, first, following)
         return True
 
     def _rewind(self) -> None:
@@ -257,5 +257,5 @@ class Reader:
         self._frames = self._frame = None
         self._container.close()
         self._open()
-        packets = self._container.demux(self._stream)
-        self._frames = decode_packets(self._stream, packets, any_start=self._any_start)
+        following = packets(self._container, self._stream)
+        self._frames = decode_packets(self._stream, following, any_start=self._any_start)

@@ -5,6 +5,7 @@ Streams: holds one packet or one codec frame at a time, and hands out packets as
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmdata.errors import UnreadableMedia, UnsupportedMedia
-from mmdata.media.video_open import Source, open_container, translated
+from mmdata.media.video_open import Source, best_stream, open_container, packets, translated
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -48,7 +49,7 @@ class Sound:
         self._input = open_container(source)
         self._packets: Iterator[Packet[Any]] = iter(())
         self._waiting: Packet[Any] | None = None
-        stream: Any = self._input.streams.best("audio")
+        stream = best_stream(self._input, "audio")
         self.track: AudioStream | None = None
         if stream is None:
             return
@@ -87,8 +88,8 @@ class Sound:
 
     def _copied(self, stream: AudioStream, start: float) -> Iterator[Packet[Any]]:
         with translated():
-            for packet in self._input.demux(stream):
-                if packet.dts is None or not packet.size:
+            for packet in packets(self._input, stream):
+                if packet.dts is None:
                     continue
                 offset = round(start / packet.time_base)
                 packet.dts -= offset
@@ -167,7 +168,7 @@ class Sound:
             if start > 2 * PREROLL_S:
                 self._input.seek(int((start - PREROLL_S) * 1_000_000), backward=True)
             clock: float | None = None
-            for packet in self._input.demux(stream):
+            for packet in itertools.chain(packets(self._input, stream), [None]):
                 for decoded in stream.decode(packet):
                     seconds = decoded.time if decoded.pts is not None else clock
                     if seconds is None:

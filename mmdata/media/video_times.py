@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mmdata.errors import EmptyMedia, UnreadableMedia, UnsupportedMedia
-from mmdata.media.video_open import codec_name, is_encrypted, opened, translate, video_stream
+from mmdata.media.video_open import codec_name, is_encrypted, opened, packets, translate, video_stream
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -88,9 +88,8 @@ def timeline_of(container: InputContainer, stream: VideoStream, source: Source) 
     Raises EmptyMedia (no frame), UnreadableMedia (frames have to be decoded to be counted, and do not decode).
     """
     log = PacketLog.empty()
-    for packet in container.demux(stream):
-        if packet.size:
-            log.add(packet)
+    for packet in packets(container, stream):
+        log.add(packet)
     return timeline_of_log(log, container, stream) or _timeline_by_decoding(source, stream, log)
 
 
@@ -150,21 +149,23 @@ def timeline_of_pictures(stamps: list[tuple[int | None, int | None]], stream: Vi
 
 
 def decode_packets(
-    stream: VideoStream, packets: Iterator[Packet[Any]], *, any_start: bool = False
+    stream: VideoStream, incoming: Iterator[Packet[Any]], *, any_start: bool = False
 ) -> Iterator[VideoFrame]:
     """Decode packets strictly, from the first key frame on (from the first packet with `any_start`).
 
     Raises UnsupportedMedia (encrypted), UnreadableMedia naming the time of the packet or frame that is damaged.
     """
     started = any_start
-    for packet in packets:
+    for packet in incoming:
         started = started or packet.is_keyframe
-        if started and not (packet.is_corrupt and packet.size):
+        if started and not packet.is_corrupt:
             yield from decode_packet(stream, packet)
+    if started:
+        yield from decode_packet(stream, None)
 
 
-def decode_packet(stream: VideoStream, packet: Packet[Any]) -> list[VideoFrame]:
-    """The pictures that one packet completes; an empty packet flushes the decoder. Raises as `decode_packets`."""
+def decode_packet(stream: VideoStream, packet: Packet[Any] | None) -> list[VideoFrame]:
+    """The pictures that one packet completes; None flushes the decoder. Raises as `decode_packets`."""
     import av
 
     try:
@@ -175,7 +176,8 @@ def decode_packet(stream: VideoStream, packet: Packet[Any]) -> list[VideoFrame]:
         if is_encrypted(stream, packet):
             raise UnsupportedMedia("the video track is encrypted") from error
         reason = translate(error)
-        raise type(reason)(f"the packet at {_clock(packet.pts, stream)} does not decode: {reason}") from error
+        where = "the end" if packet is None else f"the packet at {_clock(packet.pts, stream)}"
+        raise type(reason)(f"{where} does not decode: {reason}") from error
     for frame in frames:
         if frame.is_corrupt:
             raise UnreadableMedia(f"the frame at {_clock(frame.pts, stream)} is damaged")
@@ -186,7 +188,7 @@ def decode_from_start(source: Source, *, any_start: bool = False, threads: int =
     """Every picture of the video in the order shown, streaming. `any_start`: no packet is marked as a key frame."""
     with opened(source) as container:
         stream = video_stream(container, threads=threads)
-        yield from decode_packets(stream, container.demux(stream), any_start=any_start)
+        yield from decode_packets(stream, packets(container, stream), any_start=any_start)
 
 
 def _clock(pts: int | None, stream: VideoStream) -> str:
