@@ -164,7 +164,7 @@ def _measure_audio(source: Source, setup: Setup) -> tuple[MediaInfo, dict[str, A
     stats: dict[str, Any] = {}
     if setup.statistics.get("audio"):
         _within(info, setup.limits)
-        sound = audio.decode(source, max_seconds=setup.limits.max_seconds)
+        sound = audio.decode(source, max_seconds=limits.max_seconds, truncated=limits.truncated)
         for statistic in setup.statistics["audio"]:
             stats |= _columns(named(statistic, lambda each=statistic: each.measure(sound)))
     return info, stats

@@ -223,7 +223,7 @@ def _image(source: Source, info: MediaInfo, format: str, context: Context, setup
 def _audio(source: Source, info: MediaInfo, format: str, context: Context, setup: Setup) -> tuple[bytes, MediaInfo]:
     from mmdata.media import audio
 
-    sound = audio.decode(source, max_seconds=setup.limits.max_seconds)
+    sound = audio.decode(source, max_seconds=setup.limits.max_seconds, truncated=setup.limits.truncated)
     for transform, its in steps("audio", context, setup):
         sound = named(transform, lambda t=transform, c=its, s=sound: t.apply(s, c))
     if sound.samples.shape[1] == 0:
@@ -235,7 +235,7 @@ def _audio(source: Source, info: MediaInfo, format: str, context: Context, setup
         format="ogg" if format == "opus" else format,
         codec=format,
         duration=samples / sound.sample_rate,
-        sample_rate=sound.sample_rate,
+        sample_rate=audio.encoded_rate(cast("AudioFormat", format), sound.sample_rate),
         channels=channels,
     )
     return data, stored
