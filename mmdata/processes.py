@@ -71,6 +71,7 @@ class _Server:
 
 
 _server: _Server | None = None
+_wanted: frozenset[str] = frozenset()  # all modules that were ever asked for here
 _server_lock = threading.Lock()
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
 
@@ -214,13 +215,13 @@ def _import_path() -> list[str]:
 
 
 def _running_server(modules: frozenset[str]) -> _Server:
-    global _server
+    global _server, _wanted
     with _server_lock:
+        _wanted |= modules
         if _server is None or not _server.usable_for(modules):
-            known = _server.modules if _server is not None else frozenset()
             if _server is not None:
                 _server.control.close()  # its children keep it alive until they end
-            _server = _start_server(modules | known)
+            _server = _start_server(_wanted)
         return _server
 
 

@@ -6,7 +6,6 @@ One replaceable child process works while the parent sends and receives. Knows n
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import pickle
 import re
@@ -23,12 +22,13 @@ from typing import Any
 from mmdata.errors import WorkerError
 from mmdata.media import sandboxed
 from mmdata.media.sandboxed import ITEM, QUEUED, START_NS
-from mmdata.pipes import Receiver, Record, Sender, frame, pack, pipe
+from mmdata.pipes import IN_RING, PLACE, Receiver, Record, Sender, frame_in_ring, pack, pipe
 from mmdata.processes import START_TIMEOUT_S, Child, describe_status
 
 _WINDOW_S = 0.06  # work in flight: twice what the child collects before it answers
 _WINDOW_ITEMS = 1024
 _WINDOW_BYTES = 8 * 1024 * 1024
+_PUMP_S = 0.001
 _FILL_S = 0.02  # longest stretch of pulling items while results may be waiting
 _LOOK_S = 0.1  # how often a slow item's wall time and memory are looked at
 _SILENCE_S = 60.0  # a child that neither works nor answers for so long is stuck
@@ -116,7 +116,7 @@ class Sandbox(AbstractContextManager["Sandbox"]):
 
 
 class _Child:
-    """A child process with its pipes and the page that says which item it works on."""
+    """A child process with its pipes, and the shared memory that says which item it works on."""
 
     def __init__(self, setup: sandboxed.Setup) -> None:
         request_r, request_w = pipe()
@@ -127,13 +127,13 @@ class _Child:
         self._noise = b""
         os.set_blocking(noise_r, False)
         try:
-            with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else _memory_file() as page:
-                os.ftruncate(page.fileno(), mmap.PAGESIZE)
-                self._map = mmap.mmap(page.fileno(), mmap.PAGESIZE)
+            with _memory_file() as memory:
+                os.ftruncate(memory.fileno(), sandboxed.SHARED_BYTES)
+                self.words, self.request_ring, self.result_ring = sandboxed.shared_memory(memory.fileno())
                 self.process = Child(
                     "mmdata.media.sandboxed:main",
                     setup,
-                    [request_r, result_w, page.fileno(), noise_w],
+                    [request_r, result_w, memory.fileno(), noise_w],
                     preload=("mmdata.media.sandboxed", setup.handler.partition(":")[0], *setup.preload),
                 )
         except BaseException:
@@ -142,12 +142,12 @@ class _Child:
         finally:
             for fd in (request_r, result_w, noise_w):
                 os.close(fd)
-        self.words = memoryview(self._map).cast("q")
         self.words[ITEM] = -1
         self.sender, self.receiver = Sender(request_w), Receiver(result_r)
         self.heard = time.monotonic()  # when it was last known to be well
         self.ready = False
         self.leaving = False  # it said that it ends
+        self.results_read = 0  # up to this position of the ring of results
         self.first: int | None = None  # the first item it was given
         self.timed_out: str | None = None
         self.peak_bytes: tuple[int, int] = (-1, 0)  # (item, data bytes)
@@ -156,11 +156,20 @@ class _Child:
             self.poll.register(fd, select.POLLIN)
         self._request_w = request_w
 
-    def put(self, number: int, chunks: list[bytes]) -> None:
+    def put(self, item: _Item) -> None:
         if self.first is None:
-            self.first = number
-        self.sender.put(frame(number, chunks))
+            self.first = item.number
+        record, item.ring_end = frame_in_ring(self.request_ring, item.number, item.chunks, seconds=self.results_read)
+        self.sender.put(record)
         self.words[QUEUED] += 1
+
+    def payload(self, record: Record) -> bytes | bytearray | memoryview:
+        """Where the payload of a record lies; valid until `has_read`."""
+        return self.result_ring.get(*PLACE.unpack(record.payload)) if record.kind >= IN_RING else record.payload
+
+    def has_read(self, record: Record) -> None:
+        if record.kind >= IN_RING:
+            self.results_read = sum(PLACE.unpack(record.payload))
 
     def wait(self, timeout_s: float) -> bool:
         """Until something can be read, or written that is due; True when the process has ended."""
@@ -214,7 +223,9 @@ class _Child:
 
 
 def _memory_file() -> Any:
-    return open(os.memfd_create("tessera"), "r+b", buffering=0)
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("tessera"), "r+b", buffering=0)
+    return tempfile.TemporaryFile()
 
 
 @dataclass
@@ -223,6 +234,7 @@ class _Item:
     chunks: list[bytes]
     size: int
     retried: bool = False
+    ring_end: int = 0
 
 
 class _Stream:
@@ -258,7 +270,8 @@ class _Stream:
         """Send items until enough work is in flight."""
         if len(self.sent) > 1 and (len(self.sent) > self.window // 2 or self.sent_bytes > _WINDOW_BYTES // 2):
             return
-        until = time.monotonic() + _FILL_S
+        pump_at = time.monotonic() + _PUMP_S
+        until = pump_at + _FILL_S
         child = None
         while self.has_room():
             item = self.again.popleft() if self.again else self.pull()
@@ -267,10 +280,12 @@ class _Stream:
             child = self.sandbox.child()
             self.sent[item.number] = item
             self.sent_bytes += item.size
-            child.put(item.number, item.chunks)
-            if child.sender.pending > 65536 or len(self.sent) == 1:
+            child.put(item)
+            now = time.monotonic()
+            if now > pump_at or len(self.sent) == 1:
                 child.sender.pump()
-            if time.monotonic() > until:
+                pump_at = now + _PUMP_S
+            if now > until:
                 break
         if child is not None:
             child.sender.pump()
@@ -324,26 +339,30 @@ class _Stream:
         return len(records)
 
     def take(self, child: _Child, record: Record) -> None:
-        kind = record.kind
+        kind, payload = record.kind, child.payload(record)
+        kind %= IN_RING
         if kind == sandboxed.READY:
             child.ready = True
             return
         if kind == sandboxed.START_FAILED:
             self.sandbox.close()
-            raise WorkerError(f"the sandbox's handler {child.setup.handler}:\n{pickle.loads(record.payload)}")
+            raise WorkerError(f"the sandbox's handler {child.setup.handler}:\n{pickle.loads(payload)}")
         if kind == sandboxed.FATAL:
-            _raise_from_child(*pickle.loads(record.payload))
+            _raise_from_child(*pickle.loads(payload))
         self.blameless_deaths = 0
         child.leaving = kind in (sandboxed.MEMORY, sandboxed.LAST_FAILURE)
         item = self.sent[record.tag]
         if kind == sandboxed.MEMORY and not (item.retried or child.first == item.number):
             return  # the child ends now, and this item will be blamed for it and tried again
         self.forget(item)
+        if item.ring_end:
+            child.request_ring.free(item.ring_end)
         if kind == sandboxed.RESULT:
-            self.done[item.number] = _unpickled(record.payload)
+            self.done[item.number] = _unpickled(payload)
             self.learn(record.seconds)
         else:
-            self.done[item.number] = Failure(*pickle.loads(record.payload))
+            self.done[item.number] = Failure(*pickle.loads(payload))
+        child.has_read(record)
 
     def learn(self, seconds: float) -> None:
         self.item_s = seconds if not self.item_s else 0.9 * self.item_s + 0.1 * seconds
@@ -356,7 +375,7 @@ class _Stream:
     def bury(self, child: _Child) -> None:
         """The child is dead: find who is to blame, give a verdict or another try, and put the rest back in line."""
         while self.receive(child):
-            pass
+            continue
         status = child.process.close(grace_s=2.0)
         blamed = self.sent.get(child.words[ITEM])
         if blamed is None and not child.leaving:
@@ -396,7 +415,7 @@ class _Stream:
 _NO_MEMORY = re.compile(r"bad_alloc|cannot allocate memory|out of memory|memory allocation", re.IGNORECASE)
 
 
-def _unpickled(payload: bytes | bytearray) -> Any:
+def _unpickled(payload: bytes | bytearray | memoryview) -> Any:
     try:
         return pickle.loads(payload)
     except Exception as error:  # whatever a class's own unpickling raises

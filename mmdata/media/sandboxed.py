@@ -20,18 +20,21 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from mmdata.errors import MediaError, TesseraError
-from mmdata.pipes import frame, pack, pickled_error, read_header, write_blocking
+from mmdata.pipes import IN_RING, PLACE, Ring, frame, frame_in_ring, pack, pickled_error, read_header, write_blocking
 from mmdata.processes import resolve
 
 # Kinds of the records that the child sends.
 READY, START_FAILED, RESULT, FAILURE, LAST_FAILURE, MEMORY, FATAL = range(7)
 # LAST_FAILURE and MEMORY: the child ends after it.
 
-# The words of the shared page: 64-bit each, so that a store is never seen half done.
+# Shared memory: a page of words (64-bit each, so that a store is never seen half done), then a ring each way.
 START_NS, ITEM, QUEUED, BASE_BYTES = range(4)
+REQUEST_RING_BYTES = 16 * 1024 * 1024
+RESULT_RING_BYTES = 8 * 1024 * 1024
+SHARED_BYTES = mmap.PAGESIZE + REQUEST_RING_BYTES + RESULT_RING_BYTES
 
 MESSAGE_CHARS = 2000
 FLUSH_S = 0.03
@@ -50,9 +53,16 @@ class Setup(NamedTuple):
     result_bytes: int
 
 
+def shared_memory(fd: int) -> tuple[memoryview, Ring, Ring]:
+    """The words, the ring of requests and the ring of results in the memory file `fd`."""
+    memory = memoryview(mmap.mmap(fd, SHARED_BYTES))
+    results_at = mmap.PAGESIZE + REQUEST_RING_BYTES
+    return memory[: mmap.PAGESIZE].cast("q"), Ring(memory[mmap.PAGESIZE : results_at]), Ring(memory[results_at:])
+
+
 def main(argument: Setup, fds: list[int]) -> None:
-    """Entry of the child process; `fds`: requests, results, the shared page, and a pipe for the decoders' noise."""
-    requests, results, page, noise = fds
+    """Entry of the child process; `fds`: requests, results, the shared memory, and a pipe for the decoders' noise."""
+    requests, results, memory, noise = fds
     _be_quiet(noise)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # its default action ends the process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
@@ -66,22 +76,24 @@ def main(argument: Setup, fds: list[int]) -> None:
         write_blocking(results, frame(-1, pack(traceback.format_exc()), START_FAILED))
         return
     gc.collect()
-    words = memoryview(mmap.mmap(page, mmap.PAGESIZE)).cast("q")
+    words, request_ring, result_ring = shared_memory(memory)
     words[BASE_BYTES] = data_bytes(os.getpid())
     _limit_data(words[BASE_BYTES] + argument.memory_bytes)
     write_blocking(results, frame(-1, [], READY))
-    _Loop(argument, handler, setup, requests, results, words).run()
+    loop = _Loop(argument, handler, setup, io.BufferedReader(io.FileIO(requests), 64 * 1024), results)
+    loop.words, loop.request_ring, loop.result_ring = words, request_ring, result_ring
+    loop.run()
 
 
 class _Loop:
-    def __init__(
-        self, argument: Setup, handler: Any, setup: object, requests: int, results: int, words: memoryview
-    ) -> None:
+    words: memoryview
+    request_ring: Ring
+    result_ring: Ring
+
+    def __init__(self, argument: Setup, handler: Any, setup: object, requests: BinaryIO, results: int) -> None:
         self.cpu_s, self.result_bytes = argument.cpu_s, argument.result_bytes
         self.handler, self.setup = handler, setup
-        self.requests = io.BufferedReader(io.FileIO(requests), 64 * 1024)
-        self.results = results
-        self.words = words
+        self.requests, self.results = requests, results
         self.unsent: list[bytes] = []
         self.unsent_bytes = 0
 
@@ -94,7 +106,9 @@ class _Loop:
             if header is None:
                 return
             started = time.monotonic()
-            more = self.one(header[0])
+            number, _, kind, read = header
+            self.result_ring.free(int(read))
+            more = self.one(number, kind >= IN_RING)
             done += 1
             now = time.monotonic()
             starved = self.words[QUEUED] <= done
@@ -104,7 +118,7 @@ class _Loop:
                 self.unsent, self.unsent_bytes = [], 0
                 flushed = time.monotonic()
 
-    def one(self, number: int) -> bool:
+    def one(self, number: int, in_ring: bool) -> bool:
         """Handle one item; False when the child must end after it."""
         words = self.words
         start = time.monotonic_ns()
@@ -113,7 +127,10 @@ class _Loop:
         signal.setitimer(signal.ITIMER_PROF, self.cpu_s)  # CPU time of all threads; kills even inside native code
         stage = "reading the item"
         try:
-            item = pickle.load(self.requests)
+            if in_ring:
+                item = pickle.loads(self.request_ring.get(*PLACE.unpack(self.requests.read(PLACE.size))))
+            else:
+                item = pickle.load(self.requests)
             stage = ""
             result = self.handler(item, self.setup)
             stage = "pickling the result"
@@ -127,7 +144,7 @@ class _Loop:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             words[START_NS] = 0
-        record = frame(number, chunks, kind, (time.monotonic_ns() - start) * 1e-9)
+        record, _ = frame_in_ring(self.result_ring, number, chunks, kind, (time.monotonic_ns() - start) * 1e-9)
         self.unsent += record
         self.unsent_bytes += sum(map(len, record))
         return kind in (RESULT, FAILURE)

@@ -14,6 +14,7 @@ from typing import Any
 from mmdata.errors import ConfigError, TruncatedMedia
 
 libc = ctypes.CDLL(None)
+leaked: list[bytes] = []
 
 
 class Unpicklable:
@@ -44,6 +45,7 @@ def act(item: Any, setup: Any) -> Any:
         "grow": lambda: _grow(),
         "numpy": lambda: __import__("numpy").ones(2**33),
         "native out of memory": lambda: _print_and_abort(b"terminate called after throwing 'std::bad_alloc'\n"),
+        "leak": lambda: leaked.append(b"x" * (100 * 1024**2)) or len(leaked[-1]),
         "media error": lambda: throw(TruncatedMedia("ends at byte 7")),
         "value error": lambda: throw(ValueError("seven")),
         "config error": lambda: throw(ConfigError("no such font")),

@@ -78,7 +78,7 @@ def test_two_thousand_items_come_through_in_order(sandbox: Sandbox) -> None:
 
 
 def test_large_items_and_results(sandbox: Sandbox) -> None:
-    items = [bytes([i]) * (i * 1_234_567) for i in range(8)]
+    items = [bytes([i]) * (i * 1_234_567) for i in (0, 1, 2, 5, 7, 17, 3)]
     assert list(sandbox.map(items)) == items
 
 
@@ -101,6 +101,11 @@ def test_a_child_killed_by_another_hand_loses_nothing(tmp_path: Path) -> None:
     names = [tmp_path / ("once" if i == 60 else f"plain{i}") for i in range(100)]
     with Sandbox("sandbox_handlers:die_once") as box:
         assert list(box.map(names)) == [path.name for path in names]
+
+
+def test_memory_that_earlier_items_leaked_is_not_held_against_an_item() -> None:
+    with Sandbox("sandbox_handlers:act", limits=LIMITS) as box:
+        assert list(box.map(["leak"] * 8)) == [100 * 1024**2] * 8
 
 
 def test_an_error_that_is_not_about_the_sample_is_raised(sandbox: Sandbox) -> None:
