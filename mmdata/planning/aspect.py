@@ -32,14 +32,16 @@ _CHUNK = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class CostWeights:
-    """Weight of each part of the cost; the parts are natural logarithms, so that 0.69 is a factor of two."""
+    """Weight of each part of the cost. Waste counts as the share of pixels, 1 - exp(-gap) of the gap in log space, so
+    that a sum of costs is the waste of the data set; the others are natural logarithms, where 0.69 is a factor of two.
+    """
 
     crop: float = 1.0
-    """Source pixels cut away: -ln(share that is kept)."""
+    """Share of the source's pixels that is cut away."""
     pad: float = 1.0
-    """Bucket pixels (and frames) that hold nothing: -ln(share in use)."""
+    """Share of the bucket's pixels (and frames) that holds nothing."""
     upscale: float = 1.0
-    """Linear enlargement: ln(factor), 0 when the picture shrinks."""
+    """Linear enlargement, the mean of both axes: ln(factor), 0 when the picture shrinks."""
     distortion: float = 1.0
     """Change of aspect ratio: ln(factor)."""
     trim: float = 1.0
@@ -199,9 +201,11 @@ class AspectBuckets:
         full = short <= -0.5 * math.log(FULL_SIZE) + _SLACK
         lost = np.maximum(0.5 * (np.minimum(size[0] + size[1], top) - area), 0.0)
         cost = weights.shrink * np.where(full, _FULLER * short, lost)
-        # Shapes of full resolution count as equally large: else small pictures would pull all shapes to their least.
-        levelled = np.where(parts.upscale > 0, parts.upscale + np.where(full, short, 0.0), 0.0)
-        for name, value in parts._replace(upscale=levelled)._asdict().items():
+        # The mean enlargement of the two axes, and shapes of full resolution as if equally large: else small pictures
+        # would pull all shapes to their least size, and would be padded to be enlarged less.
+        levelled = np.maximum(0.5 * (area - (size[0] + size[1])) + np.where(full, short, 0.0), 0.0)
+        wasted = {"crop": -np.expm1(-parts.crop), "pad": -np.expm1(-parts.pad)}
+        for name, value in {**parts._asdict(), **wasted, "upscale": levelled}.items():
             if np.ndim(value):
                 cost = cost + getattr(weights, name) * value
         excess = np.full(cost.shape, -np.inf)
