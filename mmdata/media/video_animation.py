@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mmdata.errors import DecompressionBomb, EmptyMedia
-from mmdata.media.video_open import MAX_PIXELS, read_at
+from mmdata.media.video_open import MAX_PIXELS, read_at, source_size
 from mmdata.media.video_times import spacing
 from mmdata.schema import MediaInfo
 
@@ -77,15 +77,9 @@ def animation_frames(source: Source, indices: Sequence[int], size: tuple[int, in
 def _frames(source: Source, max_pixels: int) -> Iterator[tuple[np.ndarray, float]]:
     from mmdata.media import image
 
-    data = source if isinstance(source, bytes) else open_bytes(source)
+    data = read_at(source, 0, source_size(source))
     for picture, seconds in image.frames(data, alpha="white", max_pixels=max_pixels, max_frames=None):
         yield np.asarray(picture.convert("RGB")), seconds
-
-
-def open_bytes(path: str) -> bytes:
-    """The bytes of a local file."""
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _resized(array: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:

@@ -56,7 +56,7 @@ def open_container(source: Source) -> InputContainer:
     try:
         container: InputContainer = av.open(file, mode="r", options=options, metadata_errors="ignore")
     except (av.error.FFmpegError, ValueError) as error:
-        if cut_before_header_end(source):
+        if declared_end(source) > source_size(source):
             raise TruncatedMedia(f"the container ends before its header is complete ({describe(error)})") from error
         raise translate(error) from error
     return container
@@ -177,40 +177,49 @@ def source_size(source: Source) -> int:
 
 
 def read_at(source: Source, offset: int, length: int) -> bytes:
-    """Up to `length` bytes from `offset`."""
+    """Up to `length` bytes from `offset`. Raises MissingMedia when there is no such file."""
     if isinstance(source, bytes):
         return source[offset : offset + length]
-    with open(source, "rb") as file:
-        file.seek(offset)
-        return file.read(length)
-
-
-def cut_before_header_end(source: Source) -> bool:
-    """Whether an ISO media file ends inside one of its top-level boxes, as when a download stopped early."""
-    return any(kind in (b"mdat", b"moov", b"moof") and end > source_size(source) for kind, end in _boxes(source))
+    try:
+        with open(source, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except OSError as error:
+        raise MissingMedia(f"{source}: {error.strerror or error}") from error
 
 
 def check_complete(container: InputContainer, source: Source) -> None:
     """Raises TruncatedMedia when the container itself says that bytes are missing at the end.
 
-    ISO media: a sample lies beyond the end; Matroska: the segment's size (RFC 9559, 5.1); AVI: the RIFF size;
-    GIF: the trailer. A size that is declared unknown proves nothing. Other containers declare no size.
+    ISO media: a sample or the movie box ends beyond the file; Matroska: the segment's size (RFC 9559, 5.1); AVI: the
+    RIFF size; GIF: the trailer. A size that is declared unknown proves nothing. Other containers declare no size.
     """
-    size = source_size(source)
-    name = container.format.name.split(",")[0]
-    declared = {"mov": _end_of_samples, "matroska": _end_of_segment, "avi": _end_of_riff, "gif": _end_of_gif}.get(name)
-    end = declared(container, source) if declared else 0
+    samples = 0
+    if container.format.name.startswith("mov"):
+        samples = max(
+            (each.pos + each.size for stream in container.streams for each in stream.index_entries), default=0
+        )
+    end, size = max(samples, declared_end(source, (b"moov", b"moof"))), source_size(source)
     if end > size:
         raise TruncatedMedia(f"the file has {size} bytes, its header says at least {end}")
 
 
-def _end_of_samples(container: InputContainer, source: Source) -> int:
-    ends = [entry.pos + entry.size for stream in container.streams for entry in stream.index_entries]
-    return max(ends, default=0)
-
-
-def _end_of_segment(container: InputContainer, source: Source) -> int:
+def declared_end(source: Source, boxes: tuple[bytes, ...] = (b"moov", b"moof", b"mdat")) -> int:
+    """Bytes that the file should have by its own outermost header, 0 when that does not tell. `boxes`: which top-level
+    boxes of ISO media count (the sample box may lie about its end while no sample is missing)."""
     head = read_at(source, 0, 4096)
+    if head[:4] == b"RIFF":
+        size = int.from_bytes(head[4:8], "little")
+        return 0 if size in (0, 0xFFFFFFFF) else size + 8
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return _end_of_segment(head)
+    if head[:4] == b"GIF8":
+        size = source_size(source)
+        return size if b"\x00\x3b" in read_at(source, max(0, size - 4096), 4096) else size + 1
+    return max((end for kind, end in _boxes(source) if kind in boxes), default=0)
+
+
+def _end_of_segment(head: bytes) -> int:
     position = 0
     while position + 12 <= len(head):
         id_length = _vint_length(head[position])
@@ -230,16 +239,6 @@ def _end_of_segment(container: InputContainer, source: Source) -> int:
 def _vint_length(first: int) -> int:
     """Bytes of an EBML variable-size integer (RFC 8794, 4): one more than the leading zero bits of the first byte."""
     return 9 - first.bit_length() if first else 8
-
-
-def _end_of_riff(container: InputContainer, source: Source) -> int:
-    size = int.from_bytes(read_at(source, 4, 4), "little")
-    return 0 if size in (0, 0xFFFFFFFF) else size + 8
-
-
-def _end_of_gif(container: InputContainer, source: Source) -> int:
-    size = source_size(source)
-    return size if b"\x00\x3b" in read_at(source, max(0, size - 4096), 4096) else size + 1
 
 
 def _boxes(source: Source) -> Iterator[tuple[bytes, int]]:

@@ -38,12 +38,15 @@ def numbers(data: bytes) -> list[int]:
     return [golden.number_of(frame) for frame in video.read_frames(data, range(len(video.frame_times(data))))]
 
 
-def beep_video(*, beep: float = 1.0, seconds: float = 3.0, rate: int = 48_000) -> bytes:
-    """Numbered frames at 25 a second, silent but for a 1 kHz tone of 0.1 s that begins at `beep` seconds."""
+def beep_video(
+    *, beep: float = 1.0, seconds: float = 3.0, rate: int = 48_000, container: str = "mp4", late: int = 0
+) -> bytes:
+    """Numbered frames at 25 a second, silent but for a 1 kHz tone of 0.1 s that begins at `beep` seconds. The picture
+    track begins `late` frames after the sound (before it, when negative)."""
     import av
 
     buffer = io.BytesIO()
-    output = av.open(buffer, "w", format="mp4")
+    output = av.open(buffer, "w", format=container)
     picture: Any = output.add_stream("libx264", rate=25, options=golden.B_FRAMES)
     picture.width, picture.height, picture.pix_fmt = 192, 128, "yuv420p"
     sound: Any = output.add_stream("aac", rate=rate, layout="mono")
@@ -51,11 +54,11 @@ def beep_video(*, beep: float = 1.0, seconds: float = 3.0, rate: int = 48_000) -
     wave = np.where((moments >= beep) & (moments < beep + 0.1), np.sin(2 * np.pi * 1000 * moments), 0)
     for number in range(int(seconds * 25)):
         frame = av.VideoFrame.from_ndarray(golden.draw(number), format="rgb24").reformat(format="yuv420p")
-        frame.pts, frame.time_base = number, Fraction(1, 25)
+        frame.pts, frame.time_base = number + max(0, late), Fraction(1, 25)
         output.mux(picture.encode(frame))
         part = wave[number * rate // 25 : (number + 1) * rate // 25].astype(np.float32)[None]
         chunk = av.AudioFrame.from_ndarray(part, format="fltp", layout="mono")
-        chunk.sample_rate, chunk.pts = rate, number * rate // 25
+        chunk.sample_rate, chunk.pts = rate, (number + max(0, -late)) * rate // 25
         output.mux(sound.encode(chunk))
     output.mux(picture.encode(None))
     output.mux(sound.encode(None))
@@ -187,11 +190,24 @@ def test_the_sound_of_a_clip_is_cut_in_sync(codec: Any, start: float) -> None:
     assert video.probe(written).audio
 
 
-def test_sound_that_starts_before_or_after_the_picture_stays_in_sync() -> None:
-    """sample.mkv style: the picture starts 0.2 s after the sound."""
-    late = video.cut(beep_video(), 0.0, 3.0).data
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+@pytest.mark.parametrize("late", [5, -5])
+def test_sound_that_starts_before_or_after_the_picture_stays_in_sync(container: str, late: int) -> None:
+    source = beep_video(container=container, late=late)
+    expected = 1.0 - late / 25
+    assert beep_time(source) == pytest.approx(expected, abs=0.03)
     for codec in CODECS:
-        assert beep_time(video.transcode(late, codec=codec)) == pytest.approx(1.0, abs=0.015)
+        assert beep_time(video.transcode(source, codec=codec)) == pytest.approx(expected, abs=0.03)
+        assert beep_time(video.transcode(source, codec=codec, clip=(0.2, 2.6))) == pytest.approx(
+            expected - 0.2, abs=0.03
+        )
+    assert beep_time(video.cut(source, 0.0, 3.0).data) == pytest.approx(expected, abs=0.03)
+
+
+def test_sound_of_another_rate_is_resampled_without_delay() -> None:
+    written = video.transcode(beep_video(rate=44_100), codec="vp9", clip=(0.2, 2.6))
+    assert video.probe(written).sample_rate == 48_000
+    assert beep_time(written) == pytest.approx(0.8, abs=0.015)
 
 
 def test_sound_is_left_out_when_asked_or_when_frames_are_laid_out_anew() -> None:
