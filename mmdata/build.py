@@ -30,7 +30,7 @@ from mmdata.report.dataset import dataset_report
 from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef, geometry, modality
 from mmdata.shards.catalog import Catalog
 from mmdata.shards.commit import clean, fold, read_records
-from mmdata.shards.dataset import BUILD_FOLDER, MANIFEST, REPORT_FILE, Manifest, has_dataset, open_manifest
+from mmdata.shards.dataset import BUILD_FOLDER, MANIFEST, REPORT_FILE, Manifest, has_dataset, open_manifest, unfinished
 from mmdata.shards.plan import Plan, PlannedShard, make_plan, plan_fingerprint
 from mmdata.shards.planfile import WorkPlan, load_plan, save_plan
 from mmdata.shards.records import Record, committed_numbers, read_verdicts, write_record, write_verdicts
@@ -122,6 +122,21 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
         storage, output, work, plan_path, rows_path, recipe.output.format, columns, setup, sandbox, recipe.scan.check
     )
     return Prepared(recipe, storage, plan, job)
+
+
+def finished(recipe: Recipe, catalog: Catalog) -> Manifest | None:
+    """The manifest of the dataset that this very recipe and catalog already gave, after removing what a killed commit
+    may have left behind; None when it is still to be built."""
+    storage = open_storage(StorageSettings(**recipe.storage.arguments()))
+    output = recipe.output.path
+    if not has_dataset(storage, output):
+        return None
+    manifest = open_manifest(storage, output)
+    if manifest.plan != plan_fingerprint(recipe, catalog):
+        return None
+    if unfinished(storage, output):
+        clean(storage, output, manifest)
+    return manifest
 
 
 def member_columns(catalog: Catalog, recipe: Recipe) -> list[str]:

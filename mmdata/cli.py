@@ -88,6 +88,9 @@ def build(
         from mmdata.shards.plan import make_plan
 
         return _print(_plan_summary(make_plan(loaded, catalog)) | {"dry_run": True}, as_json)
+    manifest = verb.finished(loaded, catalog)
+    if manifest is not None:
+        return _print(_dataset_summary(loaded.output.path, manifest) | {"unchanged": True}, as_json)
     prepared = verb.prepare(loaded, catalog, overwrite=overwrite)
     count = len(prepared.plan.shards)
     numbers = range(count) if shard_range is None else verb.shard_range(shard_range, count)
@@ -107,8 +110,10 @@ def commit(recipe: RecipeFile, set_: Overrides = None, overwrite: bool = False, 
 
     loaded = _load(recipe, set_)
     catalog = open_catalog(open_storage(StorageSettings(**loaded.storage.arguments())), loaded.catalog)
-    prepared = verb.prepare(loaded, catalog, overwrite=overwrite)
-    _print(_dataset_summary(loaded.output.path, verb.commit(prepared)), as_json)
+    manifest = verb.finished(loaded, catalog)
+    if manifest is None:
+        manifest = verb.commit(verb.prepare(loaded, catalog, overwrite=overwrite))
+    _print(_dataset_summary(loaded.output.path, manifest), as_json)
 
 
 @app.command()
