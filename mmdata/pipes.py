@@ -117,7 +117,7 @@ class Ring:
 
     def free(self, end: int) -> None:
         """All up to the position `end` has been read."""
-        self._tail = end
+        self._tail = max(self._tail, end)
 
     def get(self, position: int, size: int) -> memoryview:
         """The payload itself; it may be overwritten once its end is reported as read."""
