@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,7 +26,8 @@ def cut_shards(
     samples of different `split` or `bucket` [N] never share a shard: the caller brings equal ones together.
 
     Raises:
-        ValueError: a limit is not positive, or the arrays differ in length.
+        ValueError: a limit is not positive, the arrays differ in length, or a pack's samples are not consecutive or
+            differ in split or bucket.
     """
     sizes = np.asarray(size_bytes, dtype=np.int64)
     if max_bytes < 1 or max_samples < 1:
@@ -42,6 +45,8 @@ def cut_shards(
     starts_unit = walls.copy()
     starts_unit[1:] |= True if packs is None else (packs[1:] != packs[:-1]) | (packs[1:] < 0)
     units = np.flatnonzero(starts_unit)
+    if packs is not None:
+        _check_packs(packs[units])
     first_of_shard = _cut_units(
         np.add.reduceat(sizes, units), np.diff(np.r_[units, len(sizes)]), walls[units], max_bytes, max_samples
     )
@@ -50,19 +55,29 @@ def cut_shards(
     return np.cumsum(starts) - 1
 
 
+def _check_packs(pack_of_unit: IntArray) -> None:
+    """A pack that is more than one unit was torn by the order, a split or a bucket."""
+    number, units = np.unique(pack_of_unit[pack_of_unit >= 0], return_counts=True)
+    if (units > 1).any():
+        raise ValueError(
+            f"pack {number[units > 1][0]} is in {units.max()} pieces: its samples must be consecutive and of one split "
+            "and bucket"
+        )
+
+
 def _cut_units(
     sizes: IntArray, counts: IntArray, walls: npt.NDArray[np.bool_], max_bytes: int, max_samples: int
 ) -> IntArray:
-    """Index of the first unit of each shard. Jumps from shard to shard by binary search: a step per shard, not per
-    unit."""
-    bytes_before = np.r_[0, np.cumsum(sizes)]
-    count_before = np.r_[0, np.cumsum(counts)]
-    wall_at = np.r_[np.flatnonzero(walls), len(sizes)]
-    firsts, at = [], 0
+    """Index of the first unit of each shard. Jumps from shard to shard by bisection: a step per shard, not per unit."""
+    bytes_before: list[int] = np.r_[0, np.cumsum(sizes)].tolist()
+    count_before: list[int] = np.r_[0, np.cumsum(counts)].tolist()
+    wall_at: list[int] = [*np.flatnonzero(walls).tolist(), len(sizes)]
+    firsts, at, wall = [], 0, 0
     while at < len(sizes):
         firsts.append(at)
-        by_bytes = int(np.searchsorted(bytes_before, bytes_before[at] + max_bytes, side="right")) - 1
-        by_count = int(np.searchsorted(count_before, count_before[at] + max_samples, side="right")) - 1
-        wall = int(wall_at[np.searchsorted(wall_at, at, side="right")])
-        at = max(min(by_bytes, by_count, wall), at + 1)
+        while wall_at[wall] <= at:
+            wall += 1
+        by_bytes = bisect_right(bytes_before, bytes_before[at] + max_bytes, at) - 1
+        by_count = bisect_right(count_before, count_before[at] + max_samples, at) - 1
+        at = max(min(by_bytes, by_count, wall_at[wall]), at + 1)
     return np.asarray(firsts, dtype=np.int64)

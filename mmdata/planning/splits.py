@@ -56,19 +56,24 @@ def assign_splits(
 ) -> pa.Array:
     """Split name of each of N samples, as a string array [N].
 
-    `identity` holds the key (or group) that is hashed. A cluster goes where its member with the lowest hash goes: the
-    split of a sample without duplicates depends on its own identity, `seed` and `shares` alone.
+    `identity` holds the key (or group) that is hashed, `clusters` [N] the numbers of `duplicate_clusters`. A cluster
+    goes where the member with the lowest hash goes by a second, independent hash (the lowest draw itself would favour
+    the first split): the split of a sample without duplicates depends on its own identity, `seed` and `shares` alone.
+    A larger share keeps the samples that a smaller one had, where the shares before it are unchanged.
 
     Raises:
-        ValueError: a share is negative, or they sum to 1 or more.
+        ValueError: a share is negative, they sum to more than 1, or an identity is null.
     """
-    if any(share < 0 for share in shares.values()) or sum(shares.values()) >= 1:
-        raise ValueError(f"shares must not be negative and sum to less than 1, not {dict(shares)}")
+    edges = np.cumsum(list(shares.values()), dtype=np.float64)
+    if any(not share >= 0 for share in shares.values()) or edges[-1:].sum() > 1 + 1e-9:
+        raise ValueError(f"shares must not be negative nor sum to more than 1, not {dict(shares)}")
     number = np.asarray(clusters, dtype=np.int64)
-    draw = keyed_uniform(hash_keys(identity, seed), seed)
-    lowest = np.ones(len(number), dtype=np.float64)
-    np.minimum.at(lowest, number, draw)
-    edges = np.cumsum(list(shares.values()))
-    code = np.searchsorted(edges, lowest[number], side="right")
-    names = pa.array([*shares, rest], pa.string())
-    return names.take(pa.array(code))
+    rank = hash_keys(identity, seed)
+    if number.shape != rank.shape:
+        raise ValueError(f"{len(rank)} identities but {number.shape} cluster numbers")
+    lowest = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(lowest, number, rank)
+    draw = keyed_uniform(lowest[number], seed)
+    code = np.searchsorted(edges, draw, side="right")
+    names = [*shares, rest] if not shares or edges[-1] < 1 - 1e-9 else [*shares, [*shares][-1]]
+    return pa.array(names, pa.string()).take(pa.array(code))
