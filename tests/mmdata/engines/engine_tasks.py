@@ -88,3 +88,12 @@ def kill_server(number: int, setup: Any) -> None:
     if number == 1:
         os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(0.1)
+
+
+def name_of_payload(item: dict[str, str], _: object) -> str:
+    """The payload's name; the worker that first gets "item 3" is killed."""
+    if item["name"] == "item 3" and not os.path.exists(item["marker"]):
+        with open(item["marker"], "w"):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item["name"]
