@@ -207,5 +207,5 @@ def test_shared_memory_of_the_system_is_not_used() -> None:
 
 def test_a_payload_reaches_the_task_in_place_of_its_number_even_after_a_kill(tmp_path: Path) -> None:
     payloads = {number: {"name": f"item {number}", "marker": str(tmp_path / f"{number}")} for number in range(6)}
-    results = results_of("engine_tasks:name_of_payload", range(6), payload=payloads.__getitem__)
+    results = results_of("name_of_payload", range(6), payload=payloads.__getitem__)
     assert results == {number: f"item {number}" for number in range(6)}
