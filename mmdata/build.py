@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -215,6 +216,8 @@ def commit(prepared: Prepared) -> Manifest:
     storage.write(join(output, REPORT_FILE), dataset_report(storage, output, manifest).encode())
     storage.write(join(output, MANIFEST), manifest.to_json().encode())
     clean(storage, output, manifest)
+    if storage.local_path(output) is None:
+        shutil.rmtree(prepared.job.work, ignore_errors=True)
     return manifest
 
 
