@@ -4,7 +4,7 @@
 
 Comparisons (chained too), `and`, `or`, `not`, `+ - * / %`, `in`, `is None`, numbers, strings, lists of them, the
 columns of the catalog (`stat.brightness`), `aspect` (width / height), `pixels` (width * height), and the functions in
-`FUNCTIONS`. A row whose answer is unknown because a column is null does not pass; `is None` asks for that.
+`FUNCTIONS`. A row whose answer is unknown because a column is null (or NaN) does not pass; `is None` asks for that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FUNCTIONS: dict[str, tuple[int | None, Callable[..., Any]]] = {
     "min": (None, lambda *values: pc.min_element_wise(*values, skip_nulls=False)),
     "max": (None, lambda *values: pc.max_element_wise(*values, skip_nulls=False)),
     "abs": (1, pc.abs),
-    "len": (1, lambda text: pc.utf8_length(text)),
+    "len": (1, lambda value: (pc.list_value_length if _is_list(value) else pc.utf8_length)(value)),
     "lower": (1, lambda text: pc.utf8_lower(text)),
     "startswith": (2, lambda text, start: pc.starts_with(text, start)),
     "contains": (2, lambda text, part: pc.match_substring(text, part)),
@@ -74,9 +74,9 @@ class Expression:
             if name not in table.column_names:
                 raise ValueError(f"'{self.text}': there is no column '{name}'{_nearest(name, table.column_names)}")
         try:
-            answer = _Evaluator(table).visit(self.tree)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise ValueError(f"'{self.text}': {str(error).splitlines()[0]}") from None
+            answer = _Evaluator(table, self.text).visit(self.tree)
+        except RecursionError:
+            raise ValueError(f"'{self.text[:60]}…' is nested too deeply") from None
         if isinstance(answer, pa.Scalar):
             answer = pa.array([answer.as_py()] * table.num_rows, answer.type)
         if not pa.types.is_boolean(answer.type):
@@ -95,12 +95,17 @@ def parse(text: str) -> Expression:
     Raises:
         ValueError: the text is not such an expression; the message names the place and the mend.
     """
+    text = " ".join(text.splitlines()).strip()
+    if not text:
+        raise ValueError("an expression is missing; write for example width >= 256")
+    columns: set[str] = set()
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
+        _check(tree, text, columns)
     except SyntaxError as error:
         raise ValueError(f"'{text}': not an expression at character {error.offset or 1}: {error.msg}") from None
-    columns: set[str] = set()
-    _check(tree, text, columns)
+    except (RecursionError, MemoryError):
+        raise ValueError(f"'{text[:60]}…' is nested too deeply") from None
     return Expression(text, frozenset(columns), tree)
 
 
@@ -155,7 +160,7 @@ def _check_comparison(node: ast.Compare, text: str, columns: set[str]) -> None:
     _check(node.left, text, columns)
     for op, right in zip(node.ops, node.comparators, strict=True):
         if isinstance(op, (ast.In, ast.NotIn)):
-            if not isinstance(right, (ast.List, ast.Tuple)) or not all(isinstance(e, ast.Constant) for e in right.elts):
+            if not isinstance(right, (ast.List, ast.Tuple)) or not all(map(_is_literal, right.elts)):
                 raise ValueError(_refused(right, text, '`in` takes a list of values, such as ["cat", "dog"]'))
         elif isinstance(op, (ast.Is, ast.IsNot)):
             if not (isinstance(right, ast.Constant) and right.value is None):
@@ -181,9 +186,20 @@ def _check_call(node: ast.Call, text: str, columns: set[str]) -> None:
         _check(argument, text, columns)
 
 
+def _is_literal(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return isinstance(node.operand, ast.Constant) and type(node.operand.value) in (int, float)
+    return isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str, type(None)))
+
+
 def _refused(node: ast.expr, text: str, mend: str) -> str:
-    part = ast.get_source_segment(text.strip(), node) or text
-    return f"'{text}': '{part}' at character {node.col_offset + 1} is not allowed: {mend}"
+    return f"'{text}': {_place(node, text)} is not allowed: {mend}"
+
+
+def _place(node: ast.expr, text: str) -> str:
+    part = ast.get_source_segment(text, node) or text
+    before = text.encode()[: node.col_offset].decode()  # col_offset counts UTF-8 bytes
+    return f"'{part}' at character {len(before) + 1}"
 
 
 def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
@@ -191,14 +207,28 @@ def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-class _Evaluator:
-    """Computes a checked tree over a table, bottom up."""
+class _Misfit(ValueError):
+    """A value has the wrong type for its place, which the message names."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+
+class _Evaluator:
+    """Computes a checked tree over a table, bottom up. Whole numbers count in 64 bits."""
+
+    def __init__(self, table: pa.Table, text: str) -> None:
+        self.table, self.text = table, text
 
     def visit(self, node: ast.expr) -> Any:
-        """The value of a node: an Arrow array [N] or scalar."""
+        """The value of a node: an Arrow array [N] or scalar. Raises ValueError at the innermost node that fails."""
+        try:
+            return self._value(node)
+        except _Misfit:
+            raise
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as error:
+            problem = "the number is too large" if isinstance(error, OverflowError) else str(error).splitlines()[0]
+            place = "" if node.col_offset == 0 and node.end_col_offset == len(self.text.encode()) else "in "
+            raise _Misfit(f"'{self.text}': {place and place + _place(node, self.text) + ': '}{problem}") from None
+
+    def _value(self, node: ast.expr) -> Any:
         name = _dotted(node)
         if name is not None:
             return self._column(name)
@@ -228,7 +258,7 @@ class _Evaluator:
 
     def _column(self, name: str) -> Any:
         if name not in DERIVED:
-            return self.table[name]
+            return _widened(self.table[name])
         width, height = (pc.cast(self.table[each], pa.int64()) for each in DERIVED[name])
         return pc.multiply(width, height) if name == "pixels" else pc.divide(_float(width), _float(height))
 
@@ -248,7 +278,7 @@ class _Evaluator:
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             if isinstance(op, (ast.In, ast.NotIn)):
                 assert isinstance(right_node, (ast.List, ast.Tuple))
-                values = [e.value for e in right_node.elts if isinstance(e, ast.Constant)]
+                values = [ast.literal_eval(element) for element in right_node.elts]
                 found = pc.if_else(pc.is_valid(left), pc.is_in(left, pa.array(values)), pa.scalar(None, pa.bool_()))
                 step, right = (pc.invert(found) if isinstance(op, ast.NotIn) else found), left
             elif isinstance(op, (ast.Is, ast.IsNot)):
@@ -259,6 +289,21 @@ class _Evaluator:
             answer = step if answer is None else pc.and_kleene(answer, step)
             left = right
         return answer
+
+
+def _widened(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Integers as int64, so that products do not wrap; dictionaries as their values; NaN as null."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
+
+
+def _is_list(value: Any) -> bool:
+    return bool(pa.types.is_list(value.type) or pa.types.is_large_list(value.type))
 
 
 def _float(value: Any) -> Any:
