@@ -64,13 +64,21 @@ def animation_times(source: Source) -> tuple[np.ndarray, float]:
 
 
 def animation_frames(source: Source, indices: Sequence[int], size: tuple[int, int] | None) -> Iterator[np.ndarray]:
-    """The frames of `indices` in that order, uint8 [H, W, 3]; decoding begins anew when an index goes backwards."""
+    """The frames of `indices` in that order, uint8 [H, W, 3]; decoding begins anew when an index goes backwards.
+
+    Raises IndexError beyond the last frame, MediaErrors of `image.frames`.
+    """
     frames, position, current = _frames(source, MAX_PIXELS), -1, np.empty(0, np.uint8)
     for index in indices:
         if index < position:
             frames, position = _frames(source, MAX_PIXELS), -1
         while position < index:
-            current, position = next(frames)[0], position + 1
+            following = next(frames, None)
+            if following is None:
+                raise IndexError(f"frame {index} of an animation with {position + 1} frames")
+            current, position = following[0], position + 1
+        if index < 0:
+            raise IndexError(f"frame {index} of an animation")
         yield _resized(current, size)
 
 

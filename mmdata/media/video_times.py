@@ -237,7 +237,7 @@ def sample_indices(
     if available <= 0:
         return np.empty(0, dtype=np.int64)
     if fps is not None:
-        chosen = _at_rate(times[low:high], fps, tick)
+        chosen = _at_rate(times[low:high], fps)
     elif count is not None:
         wanted = min(count, available)
         wanted = wanted - (wanted - 1) % 4 if form else wanted
@@ -249,6 +249,8 @@ def sample_indices(
     return chosen + low
 
 
-def _at_rate(times: np.ndarray, fps: float, tick: float) -> np.ndarray:
-    moments = times[0] + np.arange(int(np.floor((times[-1] - times[0]) * fps + 1e-6)) + 1) / fps
-    return np.unique(np.searchsorted(times, moments + tick, side="right") - 1).astype(np.int64)
+def _at_rate(times: np.ndarray, fps: float) -> np.ndarray:
+    """A frame whose time was rounded up past its moment (to milliseconds) counts as on screen."""
+    late = min(EVEN_TOLERANCE_S, 0.25 / fps)
+    moments = times[0] + np.arange(int(np.floor((times[-1] - times[0] + late) * fps)) + 1) / fps
+    return np.unique(np.searchsorted(times, moments + late, side="right") - 1).astype(np.int64)

@@ -21,7 +21,7 @@ from mmdata.errors import EmptyMedia, EncodeError, UnsupportedMedia
 from mmdata.media.video_animation import animation_format, animation_frames, animation_times
 from mmdata.media.video_read import Reader
 from mmdata.media.video_sound import Sound
-from mmdata.media.video_times import sample_indices
+from mmdata.media.video_times import EVEN_TOLERANCE_S, sample_indices
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -164,7 +164,8 @@ def plan_frames(
         return Plan(chosen, np.arange(len(chosen)) / fps, len(chosen) / fps, None, False)
     count = max(1, round((float(following) - first) * fps))
     grid = np.arange(count) / fps
-    taken = np.searchsorted(times[chosen], first + grid + 1e-6, side="right") - 1
+    late = min(EVEN_TOLERANCE_S, 0.25 / fps)
+    taken = np.searchsorted(times[chosen], first + grid + late, side="right") - 1
     return Plan(chosen[taken], grid, count / fps, (first, first + count / fps), whole)
 
 

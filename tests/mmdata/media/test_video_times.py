@@ -27,6 +27,9 @@ def test_fps_takes_the_frame_on_screen() -> None:
     assert video.sample_indices(CLOCK, fps=5).tolist() == list(range(0, 100, 5))
     assert video.sample_indices(CLOCK, fps=10).tolist()[:6] == [0, 2, 5, 7, 10, 12]
     assert video.sample_indices(CLOCK, fps=100).tolist() == list(range(100))
+    rounded = np.round(np.arange(300) / 30, 3)
+    assert video.sample_indices(rounded, fps=30).tolist() == list(range(300))
+    assert video.sample_indices(rounded, fps=15).tolist() == list(range(0, 300, 2))
     uneven = np.array([0.0, 0.9, 1.0, 3.0])
     assert video.sample_indices(uneven, fps=1).tolist() == [0, 2, 3]
 
