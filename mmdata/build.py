@@ -52,6 +52,9 @@ ROWS_AT_ONCE = 256
 Progress = Callable[[int, int, int], None]
 """Called with (samples finished, samples planned, samples dropped)."""
 
+Waiting = Callable[[str, float], None]
+"""Called about once a second with the shard in flight for longest, and for how many seconds."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -163,7 +166,14 @@ def shard_range(text: str, count: int) -> range:
     return range(count * int(part) // int(parts), count * (int(part) + 1) // int(parts))
 
 
-def build_shards(prepared: Prepared, numbers: range, *, workers: int, progress: Progress | None = None) -> int:
+def build_shards(
+    prepared: Prepared,
+    numbers: range,
+    *,
+    workers: int,
+    progress: Progress | None = None,
+    waiting: Waiting | None = None,
+) -> int:
     """Build those of `numbers` that have no record yet. Returns how many were built.
 
     Raises:
@@ -184,10 +194,22 @@ def build_shards(prepared: Prepared, numbers: range, *, workers: int, progress: 
             progress(finished, planned, failed)
         check_limit(prepared.recipe.limits, _bad_in_plan(plan) + failed, plan.read, f"{finished} of {planned} planned")
 
+    def on_progress(oldest: tuple[int, float] | None) -> None:
+        if waiting is not None and oldest is not None:
+            waiting(plan.shards[oldest[0]].file, oldest[1])
+
     if progress is not None:
         progress(finished, planned, failed)
     todo = [number for number in numbers if number not in done]
-    run("mmdata.build:build_shard", job, todo, workers=workers, on_done=on_done, preload=PRELOAD)
+    run(
+        "mmdata.build:build_shard",
+        job,
+        todo,
+        workers=workers,
+        on_done=on_done,
+        on_progress=on_progress,
+        preload=PRELOAD,
+    )
     return len(todo)
 
 

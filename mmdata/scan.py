@@ -7,6 +7,7 @@ changed one only new or changed samples are measured. Killing a scan costs the p
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,6 +48,9 @@ VOLATILE = frozenset({"OperatorError", "MissingMedia"})
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples bad)."""
 
+Waiting = Callable[[str, float], None]
+"""Called about once a second with what is in flight for longest, and for how many seconds."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -83,7 +87,31 @@ class Scanned:
     measured: int
 
 
-def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None) -> Scanned:
+def preview(recipe: Recipe) -> dict[str, Any]:
+    """What `scan` would look at: each source with its samples, as far as listing tells them, and partitions. Writes
+    nothing.
+
+    Raises:
+        ConfigError, StorageError: as `scan` does for sources that are not there or match nothing.
+    """
+    storage = open_storage(StorageSettings(**recipe.storage.arguments()))
+    ignored: dict[str, int] = {}
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="mmdata-") as spool:
+        for settings in recipe.source:
+            source = open_source(settings, storage, spool, recipe.scan.partition)
+            counts = [partition.count for partition in source.partitions()]
+            known = [count for count in counts if count is not None]
+            samples = sum(known) if len(known) == len(counts) else None
+            rows.append({"source": source.name, "samples": samples, "partitions": len(counts)})
+            for extension, count in source.ignored.items():
+                ignored[extension] = ignored.get(extension, 0) + count
+    return {"catalog": recipe.catalog, "sources": rows, "ignored": dict(sorted(ignored.items()))}
+
+
+def scan(
+    recipe: Recipe, *, workers: int, progress: Progress | None = None, waiting: Waiting | None = None
+) -> Scanned:
     """Scan the sources of `recipe` into its catalog folder.
 
     Raises:
@@ -112,12 +140,18 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None) -> S
             parts = [part for part, _ in done.values()]
             progress(sum(part.rows for part in parts), sum(_bad(part.counts) for part in parts))
 
+    def on_progress(oldest: tuple[int, float] | None) -> None:
+        if waiting is not None and oldest is not None and oldest[0] in open_tasks:
+            task = open_tasks[oldest[0]]
+            waiting(f"{task.partition.name} of {job.sources[task.source].name}", oldest[1])
+
     run(
         "mmdata.scan:scan_partition",
         job,
         numbers(),
         workers=workers,
         on_done=on_done,
+        on_progress=on_progress,
         payload=open_tasks.__getitem__,
         preload=PRELOAD,
     )
