@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from mmdata.errors import ConfigError, DatasetError, NotFound
 from mmdata.formats.arrow import index_arrow
+from mmdata.formats.parquet import read_matching, read_parquet
 from mmdata.formats.tar import Damage, group_members
 from mmdata.formats.tar_index import index_tar
 from mmdata.schema import unescape_key
@@ -43,7 +44,7 @@ def list_bad(target: str) -> dict[str, Any]:
     kind = _kind(storage, target)
     if kind == "dataset":
         with storage.open(join(target, QUARANTINE_FILE)) as stream:
-            return {"dropped": pq.read_table(stream).to_pylist()}
+            return {"dropped": read_parquet(stream).to_pylist()}
     if kind == "catalog":
         rows: list[dict[str, Any]] = []
         for table in open_catalog(storage, target).read(["key", "uri", "status", "detail"]):
@@ -141,7 +142,7 @@ def _index_tables(storage: Storage, url: str, manifest: Manifest) -> Iterator[pa
     for file in manifest.index:
         with storage.open(join(url, file)) as stream:
             names = [name for name in NUMERIC if name in pq.read_schema(stream).names]
-            yield pq.read_table(stream, columns=names)
+            yield read_parquet(stream, names)
 
 
 def _index_schema(storage: Storage, url: str, manifest: Manifest) -> pa.Schema:
@@ -240,7 +241,7 @@ def _rows_with_key(storage: Storage, url: str, key: str) -> list[dict[str, Any]]
     from mmdata.schema import escape_key
 
     with storage.open(url) as stream:
-        rows: list[dict[str, Any]] = pq.read_table(stream, filters=[("key", "in", [key, escape_key(key)])]).to_pylist()
+        rows: list[dict[str, Any]] = read_matching(stream, "key", [key, escape_key(key)]).to_pylist()
     return rows
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmdata.errors import MediaError
+from mmdata.formats.parquet import read_parquet
 from mmdata.media.sandbox import Failure, Limits, Sandbox
 from mmdata.report.plots import bars, histogram
 from mmdata.schema import EXTENSIONS
@@ -127,7 +128,7 @@ def _columns(storage: Storage, url: str, manifest: Dataset) -> dict[str, npt.NDA
     tables = []
     for file in manifest.index:
         with storage.open(join(url, file)) as stream:
-            tables.append(pq.read_table(stream, columns=names))
+            tables.append(read_parquet(stream, names))
     table = pa.concat_tables(tables)
     columns = {name: table[name].drop_null().to_numpy() for name in names}
     shaped = table.select(["width", "height"]).drop_null()

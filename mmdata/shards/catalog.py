@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from mmdata.errors import DatasetError, NotFound
+from mmdata.formats.parquet import read_parquet
 from mmdata.schema import CATALOG, FORMAT_VERSION
 from mmdata.storage import Storage
 from mmdata.storage.urls import join
@@ -124,9 +125,7 @@ class Catalog:
         """Rows in source order, a table per part."""
         for part in self.parts:
             with self.storage.open(join(self.url, part.file)) as stream:
-                yield pq.read_table(
-                    stream, columns=list(columns) if columns is not None else None
-                ).replace_schema_metadata()
+                yield read_parquet(stream, columns)
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Some columns of all rows at once."""

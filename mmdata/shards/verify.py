@@ -21,6 +21,7 @@ import xxhash
 
 from mmdata.engines.local import run
 from mmdata.errors import DatasetError, NotFound
+from mmdata.formats.parquet import read_matching, read_parquet
 from mmdata.formats.tar import split_name
 from mmdata.media.prove import prove
 from mmdata.media.sandbox import Failure, Limits, Sandbox
@@ -162,8 +163,7 @@ def _check_index(storage: Storage, url: str, manifest: Manifest) -> list[Problem
 def _read_index(storage: Storage, url: str, columns: Sequence[str], shard: str | None = None) -> pa.Table:
     try:
         with storage.open(url) as stream:
-            rows = [("shard", "=", shard)] if shard is not None else None
-            return pq.read_table(stream, columns=list(columns), filters=rows)
+            return read_matching(stream, "shard", [shard], columns) if shard else read_parquet(stream, columns)
     except NotFound:
         raise DatasetError(f"{url}: missing; the dataset cannot be read without its index: build it again") from None
     except (pa.ArrowInvalid, OSError) as error:
