@@ -212,7 +212,9 @@ class WindowedOrder:
         by_window = np.argsort(window, kind="stable")
         found, cuts = np.unique(window[by_window], return_index=True)
         out = np.empty_like(flat)
-        for number, rows in zip(found.tolist(), np.split(by_window, cuts[1:]), strict=True):
+        ends = np.append(cuts[1:], flat.size)
+        for number, start, end in zip(found.tolist(), cuts.tolist(), ends.tolist(), strict=False):
+            rows = by_window[start:end]
             out[rows] = self._at(number, flat[rows] - self._starts[number])
         return out.reshape(given.shape)
 
