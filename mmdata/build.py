@@ -234,7 +234,16 @@ def commit(prepared: Prepared) -> Manifest:
     check_limit(prepared.recipe.limits, _bad_in_plan(plan) + failed, plan.read, "all shards")
     if not any(record.samples for record in records):
         raise DatasetError(f"{output}: every sample failed in the build; see {join(output, BUILD_FOLDER, 'records')}")
-    manifest = fold(storage, output, plan, records, Rows(prepared.job.rows), dump(prepared.recipe))
+    manifest = fold(
+        storage,
+        output,
+        plan,
+        records,
+        Rows(prepared.job.rows),
+        dump(prepared.recipe),
+        columns=prepared.job.columns,
+        energon=prepared.job.work if prepared.recipe.output.energon else None,
+    )
     storage.write(join(output, REPORT_FILE), dataset_report(storage, output, manifest).encode())
     storage.write(join(output, MANIFEST), manifest.to_json().encode())
     clean(storage, output, manifest)

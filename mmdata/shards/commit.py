@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from mmdata.errors import DatasetError
 from mmdata.schema import FORMAT_VERSION, INDEX, QUARANTINE
+from mmdata.shards.card import card
 from mmdata.shards.dataset import (
     BUILD_FOLDER,
     CARD_FILE,
@@ -28,6 +29,7 @@ from mmdata.shards.dataset import (
     Manifest,
     ShardRow,
 )
+from mmdata.shards.energon import is_prepared, remove_energon, tar_index_file, write_energon
 from mmdata.shards.plan import Plan
 from mmdata.shards.records import Record, index_url, read_record
 from mmdata.shards.rows import Rows
@@ -63,9 +65,21 @@ def read_records(storage: Storage, output: str, plan: Plan) -> list[Record]:
 
 
 def fold(
-    storage: Storage, output: str, plan: Plan, records: Sequence[Record], rows: Rows, recipe_yaml: str
+    storage: Storage,
+    output: str,
+    plan: Plan,
+    records: Sequence[Record],
+    rows: Rows,
+    recipe_yaml: str,
+    *,
+    columns: Sequence[str] = (),
+    energon: str | None = None,
 ) -> Manifest:
-    """Write everything of the dataset but its report and the manifest, which is returned for the caller to commit."""
+    """Write everything of the dataset but its report and the manifest, which is returned for the caller to commit.
+
+    `columns` are the member columns of Arrow shards. `energon` asks for the files that Megatron-Energon wants, and is a
+    local folder for temporary files.
+    """
     index = write_index(storage, output, records)
     dropped = write_quarantine(storage, output, plan, records, rows)
     storage.write(join(output, RECIPE_FILE), recipe_yaml.encode())
@@ -92,13 +106,19 @@ def fold(
         index=tuple(index),
         ignored=plan.ignored,
     )
-    storage.write(join(output, CARD_FILE), card(manifest).encode())
+    storage.write(join(output, CARD_FILE), card(manifest, columns).encode())
+    if energon is None:
+        remove_energon(storage, output)
+    else:
+        write_energon(storage, output, manifest, energon)
     return manifest
 
 
 def clean(storage: Storage, output: str, manifest: Manifest) -> None:
     """After the manifest: remove the build folder, and shards and index files that earlier builds left behind."""
     wanted = {shard.file for shard in manifest.shards} | set(manifest.index)
+    if is_prepared(storage, output):
+        wanted |= {tar_index_file(shard.file) for shard in manifest.shards}
     base = output.rstrip("/") + "/"
     for folder in ("shards", "index"):
         storage.clean(join(output, folder))
@@ -211,41 +231,3 @@ def _members(records: Sequence[Record]) -> dict[str, str]:
     for record in records:
         members |= record.members
     return dict(sorted(members.items()))
-
-
-def card(manifest: Manifest) -> str:
-    """The dataset card: `load_dataset(folder)` reads the shards it names and nothing else."""
-    splits: dict[str, list[str]] = {}
-    for shard in manifest.shards:
-        splits.setdefault(shard.split or "train", []).append(shard.file)
-    ending = {"webdataset": "tar", "arrow": "arrow"}[manifest.format]
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split in sorted(splits):
-        own = (
-            f"{manifest.name}-{split}-*.{ending}"
-            if any(s.split for s in manifest.shards)
-            else f"{manifest.name}-*.{ending}"
-        )
-        folders = sorted({file.rsplit("/", 1)[0] for file in splits[split]})
-        lines.append(f"  - split: {split}")
-        lines.append("    path:")
-        lines += [f"    - {folder}/{own}" for folder in folders]
-    lines += ["---", "", f"# {manifest.name}", ""]
-    lines.append(
-        f"{manifest.samples} samples in {len(manifest.shards)} {manifest.format} shards, {manifest.bytes} bytes."
-    )
-    lines += ["", "| split | shards | samples |", "|---|---|---|"]
-    for split, files in sorted(splits.items()):
-        count = sum(shard.samples for shard in manifest.shards if (shard.split or "train") == split)
-        lines.append(f"| {split} | {len(files)} | {count} |")
-    dropped = manifest.conservation.dropped
-    lines += ["", f"Read {manifest.conservation.read}, written {manifest.conservation.written}."]
-    if dropped:
-        lines += ["Not in the shards (`quarantine.parquet` has a row for each):", ""]
-        lines += [f"- {reason}: {count}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1])]
-    lines += [
-        "",
-        "Check every byte with `mmdata verify`, read with `mmdata inspect`, webdataset, pyarrow or datasets.",
-        "",
-    ]
-    return "\n".join(lines)

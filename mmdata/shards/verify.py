@@ -27,6 +27,7 @@ from mmdata.media.prove import prove
 from mmdata.media.sandbox import Failure, Limits, Sandbox
 from mmdata.schema import EXTENSIONS
 from mmdata.shards.dataset import QUARANTINE_FILE, Manifest, ShardRow, open_manifest
+from mmdata.shards.energon import check_energon, is_prepared, tar_index_file
 from mmdata.shards.writer import sample_digest
 from mmdata.storage import Storage, StorageSettings, open_storage
 from mmdata.storage.urls import join
@@ -104,6 +105,7 @@ def verify_dataset(
     storage = open_storage(settings)
     manifest = open_manifest(storage, url)
     problems = [*_check_listing(storage, url, manifest), *_check_index(storage, url, manifest)]
+    problems += [Problem(file, None, message) for file, message in check_energon(storage, url, manifest)]
     job = Job(storage, url, manifest.shards, manifest.index, manifest.format, decode)
     found: dict[int, list[Problem]] = {}
 
@@ -122,6 +124,8 @@ def _check_listing(storage: Storage, url: str, manifest: Manifest) -> list[Probl
     """Files under shards/ that the manifest does not name, counts that disagree, a quarantine of another length."""
     problems = []
     wanted = {shard.file for shard in manifest.shards}
+    if is_prepared(storage, url):
+        wanted |= {tar_index_file(shard.file) for shard in manifest.shards}
     base = url.rstrip("/") + "/"
     try:
         for entry in storage.list(join(url, "shards")):
