@@ -6,6 +6,7 @@ out.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError, MissingMedia, NotFound, OperatorError
+from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError, MissingMedia, NotFound, OperatorError, StorageError
 from mmdata.operators.registry import Arguments, Context
 from mmdata.recipe import Decode, Encode, Limits
 from mmdata.schema import MediaRef
@@ -57,17 +58,25 @@ def load(ref: MediaRef, setup: Setup, *, whole: bool) -> tuple[Source, int, str 
         size = ref.length
         if size is None:
             size = int(ref.stamp.split(":", 1)[0]) if path and ":" in ref.stamp else storage.stat(ref.uri).size
-        if size == 0:
+        if size == 0 and ref.kind != "data":
             raise EmptyMedia(f"{ref.uri}: the file is empty" if ref.offset is None else "the member is empty")
         if size > setup.limits.max_item:
             raise DecompressionBomb(f"{size} bytes, over limits.max_item {setup.limits.max_item}")
         if path is not None and ref.kind in ("video", "audio"):
+            os.stat(path)  # it may be gone since it was listed
             return path, size, file_digest(path) if setup.digest else None
         if not whole and ref.kind == "image" and size > HEAD_BYTES:
             return storage.read_range(ref.uri, ref.offset or 0, HEAD_BYTES), size, None
-        data = storage.read(ref.uri) if ref.offset is None else storage.read_range(ref.uri, ref.offset, size)
-    except NotFound as error:
+        if ref.offset is None:
+            data = storage.read(ref.uri)
+        else:
+            data = storage.read_range(ref.uri, ref.offset, size) if size else b""
+    except (NotFound, FileNotFoundError) as error:
         raise MissingMedia(str(error)) from None
+    except (StorageError, PermissionError) as error:
+        if isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError):
+            raise MissingMedia(f"{error}; make it readable") from None
+        raise  # the store failed, not the sample
     return data, len(data), xxhash.xxh3_128_hexdigest(data) if setup.digest else None
 
 

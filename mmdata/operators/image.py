@@ -168,6 +168,9 @@ class Resize(ImageTransform):
             raise mistake("give width and height, or shorter, or longer: not several of them")
         return self
 
+    def needs_bucket(self) -> bool:
+        return self.width is self.height is self.shorter is self.longer is None
+
     def apply(self, media: Image.Image, context: Context) -> Image.Image:
         """The scaled picture. Raises ValueError when there is neither a size nor a bucket."""
         covered = media.info.get("box", (0, 0, *media.size))  # a reduced picture may end within its last pixels
@@ -243,6 +246,9 @@ class Crop(ImageTransform):
     top: Annotated[int, Field(ge=0)] | None = None
     """First row kept; not given: centred."""
 
+    def needs_bucket(self) -> bool:
+        return self.width is None or self.height is None
+
     def apply(self, media: Image.Image, context: Context) -> Image.Image:
         """The part. Raises ValueError when the box reaches out of the picture."""
         box = self.plan(*media.size, context)
@@ -286,6 +292,9 @@ class Pad(ImageTransform):
     fill: Colour | None = None
     """Colour of the margin; not given: the ground under transparency (white, or black)."""
 
+    def needs_bucket(self) -> bool:
+        return self.width is None or self.height is None
+
     def apply(self, media: Image.Image, context: Context) -> Image.Image:
         """The picture with its margin; of an odd margin the greater part is right and below."""
         return _on_canvas(media, self.plan(*media.size, context), self.fill, context)
@@ -313,6 +322,9 @@ class RandomCrop(ImageTransform):
     """Width in pixels."""
     height: Side | None = None
     """Height in pixels."""
+
+    def needs_bucket(self) -> bool:
+        return self.width is None or self.height is None
 
     def apply(self, media: Image.Image, context: Context) -> Image.Image:
         """The part."""
@@ -376,7 +388,10 @@ def _box(width: int | None, height: int | None, context: Context, operator: str)
     if width is not None and height is not None:
         return width, height
     if context.target is None:
-        raise ValueError(f"{operator} needs a width and a height, or buckets.image in the recipe")
+        raise ValueError(
+            f"{operator} needs a width and a height: the sample has no bucket to take them from (the recipe has none "
+            "for it, or the sample mixes kinds of media, which are not bucketed)"
+        )
     return width or context.target[0], height or context.target[1]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError
+from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError, UnreadableMedia
 from mmdata.operators.chain import HEAD_BYTES, STATISTIC_FRAMES, Setup, Source, as_bytes, final_fields, load, named
 from mmdata.operators.registry import Context, catalog_column
 from mmdata.recipe import Limits
@@ -83,11 +83,16 @@ def _measure_medium(ref: MediaRef, setup: Setup) -> tuple[dict[str, Any], dict[s
     elif kind == "video":
         try:
             info, stats = _measure_video(source, setup)
-        except EmptyMedia:
-            kind = "audio"  # a .webm or .mp4 may hold sound alone
-    if kind == "audio":
+        except EmptyMedia as no_picture:  # a .webm or .mp4 may hold sound alone
+            try:
+                info, stats = _measure_audio(source, setup)
+            except MediaError:
+                raise no_picture from None
+            kind = "audio"
+    elif kind == "audio":
         info, stats = _measure_audio(source, setup)
     _within(info, setup.limits)
+    _storable(info)
     row = asdict(ref) | asdict(info) | {"kind": kind, "size_bytes": size, "digest": digest}
     row["length"] = size if ref.length is None else ref.length
     return row, stats
@@ -102,14 +107,26 @@ def _within(info: MediaInfo, limits: Limits) -> None:
         raise DecompressionBomb(f"lasts {info.duration:.1f} s, over limits.max_seconds {limits.max_seconds:g}")
 
 
+_LARGEST = {"width": 31, "height": 31, "frames": 31, "sample_rate": 31, "channels": 15, "bits": 15}
+"""Bits of the catalog's columns, without the sign."""
+
+
+def _storable(info: MediaInfo) -> None:
+    """Refuse what only a lying header says: four thousand million frames."""
+    for name, bits in _LARGEST.items():
+        if not 0 <= (getattr(info, name) or 0) < 1 << bits:
+            raise UnreadableMedia(f"the header declares {name} {getattr(info, name)}, which cannot be")
+
+
 def _probe_image(source: Source, ref: MediaRef, setup: Setup) -> MediaInfo:
     from mmdata.media import image
 
     data, limits = as_bytes(source), setup.limits
+    head = len(data) == HEAD_BYTES and len(data) != ref.length
     try:
-        return image.probe(data, max_pixels=limits.max_pixels, truncated=limits.truncated)
+        return image.probe(data, max_pixels=limits.max_pixels, truncated="reject" if head else limits.truncated)
     except MediaError:
-        if len(data) != HEAD_BYTES or len(data) == ref.length:
+        if not head:
             raise
     rest = (
         setup.storage.read(ref.uri)

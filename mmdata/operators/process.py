@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import xxhash
 
-from mmdata.errors import EmptyMedia, InvalidSample
+from mmdata.errors import EmptyMedia, InvalidSample, MediaError
 from mmdata.media.prove import prove
 from mmdata.operators.chain import Setup, Source, as_bytes, final_fields, load, named, steps
 from mmdata.operators.registry import Context
@@ -71,7 +71,10 @@ def process(item: BuildItem, setup: Setup) -> Built:
 def is_copy(item: BuildItem, setup: Setup) -> bool:
     """Whether `process` would only copy bytes, without decoding: then no sandbox is needed."""
     context = _context(item, setup)
-    return not item.check and all(unchanged(ref.kind, info, context, setup) for ref, info, _ in item.media)
+    try:
+        return not item.check and all(unchanged(ref.kind, info, context, setup) for ref, info, _ in item.media)
+    except MediaError:
+        return False  # `process` fails on it where a failure costs one sample
 
 
 def copy(item: BuildItem, setup: Setup) -> Built:
@@ -90,7 +93,8 @@ def unchanged(kind: str, info: MediaInfo, context: Context, setup: Setup) -> boo
         return True
     if stored_format(kind, info, setup.encode, changed=False) is not None:
         return False
-    return all(transform.is_noop(info, context) for transform in setup.transforms.get(kind, ()))
+    chain = steps(kind, context, setup)
+    return all(named(transform, lambda t=transform, c=its: t.is_noop(info, c)) for transform, its in chain)
 
 
 def stored_format(kind: str, info: MediaInfo, encode: Encode, *, changed: bool) -> str | None:
@@ -135,7 +139,8 @@ def encode_fields(fields: Mapping[str, Any]) -> list[tuple[str, bytes]]:
     for name, value in fields.items():
         if value is None:
             continue
-        text = value if isinstance(value, str) and name != "json" else json.dumps(value, ensure_ascii=False)
+        plain = isinstance(value, str) and name.rpartition(".")[2] not in ("json", "jsn")
+        text = value if plain else json.dumps(value, ensure_ascii=False)
         members.append((name, text.encode("utf-8", "surrogatepass")))
     return members
 

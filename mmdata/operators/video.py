@@ -48,6 +48,9 @@ class SampleFrames(VideoTransform):
             raise mistake("give count or fps, not both")
         return self
 
+    def needs_bucket(self) -> bool:
+        return self.count is None and self.fps is None
+
     def select(self, times: np.ndarray, info: MediaInfo, context: Context) -> np.ndarray | None:
         """Indices of the kept frames. Raises ValueError without count, fps and frame buckets."""
         if self.fps is None:
@@ -181,6 +184,9 @@ class Resize(VideoTransform):
         self._picture()
         return self
 
+    def needs_bucket(self) -> bool:
+        return self.width is self.height is self.shorter is self.longer is None
+
     def frame(self, array: np.ndarray, context: Context) -> np.ndarray:
         """The scaled frame. Raises ValueError when there is neither a size nor a bucket."""
         height, width = array.shape[:2]
@@ -232,6 +238,9 @@ class Crop(VideoTransform):
     top: Annotated[int, Field(ge=0)] | None = None
     """First row kept; not given: centred."""
 
+    def needs_bucket(self) -> bool:
+        return self.width is None or self.height is None
+
     def frame(self, array: np.ndarray, context: Context) -> np.ndarray:
         """The part of the frame. Raises ValueError when the box reaches out of it."""
         return _cut(array, self._box((array.shape[1], array.shape[0]), context))
@@ -259,6 +268,9 @@ class RandomCrop(VideoTransform):
     """Width in pixels."""
     height: Side | None = None
     """Height in pixels."""
+
+    def needs_bucket(self) -> bool:
+        return self.width is None or self.height is None
 
     def frame(self, array: np.ndarray, context: Context) -> np.ndarray:
         """The part of the frame: the same part of every frame of a sample."""
