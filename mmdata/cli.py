@@ -47,6 +47,9 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is one for each core.", min=0)]
+Energon = Annotated[
+    bool, typer.Option("--energon", help="Also write the files with which Megatron-Energon opens the dataset.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset built from another recipe or catalog.")]
 
 
@@ -164,6 +167,7 @@ def build(
         str | None, typer.Option(metavar="I/N", help="Build only the I-th of N equal ranges of shards, I from 0.")
     ] = None,
     overwrite: Overwrite = False,
+    energon: Energon = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -171,7 +175,7 @@ def build(
     from mmdata import build as verb
     from mmdata.report.summary import dataset_text, plan_text, range_text
 
-    loaded = _load(recipe, set_)
+    loaded = _load(recipe, _with_energon(set_, energon))
     if shard_range is not None:
         verb.shard_range(shard_range, 0)
     catalog = _catalog(loaded, workers, dry_run=dry_run)
@@ -204,6 +208,7 @@ def commit(
     recipe: RecipeFile,
     set_: Overrides = None,
     overwrite: Overwrite = False,
+    energon: Energon = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -216,7 +221,7 @@ def commit(
     from mmdata.report.summary import dataset_text, plan_text
     from mmdata.shards.catalog import open_catalog
 
-    loaded = _load(recipe, set_)
+    loaded = _load(recipe, _with_energon(set_, energon))
     catalog = open_catalog(_storage(loaded), loaded.catalog)
     if dry_run:
         return _print(_plan_summary(loaded, catalog), as_json, plan_text)
@@ -290,6 +295,10 @@ def init(
 
     result = write_recipe(folder, recipe, output, force=force, dry_run=dry_run)
     _print(result.to_dict(), as_json, lambda _: result.to_text())
+
+
+def _with_energon(overrides: list[str] | None, energon: bool) -> list[str]:
+    return [*(overrides or ()), *(["output.energon=true"] if energon else [])]
 
 
 def _load(path: str, overrides: list[str] | None) -> Recipe:
