@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 CORPORA = Path(__file__).resolve().parents[2] / "shared" / "corpora"
+
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))  # what several tests expect of the same media
 
 
 @pytest.fixture(scope="session")
