@@ -19,6 +19,7 @@ Oversize = Literal["error", "drop", "truncate"]
 IntArray = npt.NDArray[np.int64]
 Number = npt.NDArray[Any]
 
+
 @dataclass(frozen=True, eq=False)
 class Packs:
     """Which pack each of N samples is in. Packs are numbered in the order in which they fill."""
@@ -196,26 +197,34 @@ def _by_dot_product(slots: IntArray, held: list[Number], room: list[float], limi
 
 
 def _take_in_turn(slots: IntArray, held: list[Number], room: list[float], most: int) -> list[int]:
-    """Slots that go in when each is tried once, in turn, at most `most` of them; `room` shrinks in place."""
+    """Slots that go in when each is tried once, in turn, at most `most` of them; `room` shrinks in place. A run at a
+    time is tried one by one, and what no longer fits is thinned out between the runs."""
     chosen: list[int] = []
     needs = [column.take(slots) for column in held]
+    run, two = 8, len(held) == 2  # two budgets are the usual case
     while slots.size:
+        columns = [need[:run].tolist() for need in needs]
+        for place, used in enumerate(columns[0]):
+            if used <= room[0] and (columns[1][place] <= room[1] if two else _fits(columns, place, room)):
+                for axis, column in enumerate(columns):
+                    room[axis] -= column[place]
+                chosen.append(int(slots[place]))
+                if len(chosen) == most:
+                    return chosen
+        slots, needs = slots[run:], [need[run:] for need in needs]
+        if not slots.size:
+            break
         fits = needs[0] <= room[0]
         for need, left in zip(needs[1:], room[1:], strict=True):
             fits &= need <= left
         keep = fits.nonzero()[0]
         slots, needs = slots.take(keep), [need.take(keep) for need in needs]
-        prefix = slots[:8].size  # a run of the first few that go in together
-        for axis, need in enumerate(needs):
-            prefix = int(need[:prefix].cumsum().searchsorted(room[axis], side="right"))
-        prefix = min(prefix, most - len(chosen))
-        if not prefix:
-            break
-        chosen += slots[:prefix].tolist()
-        for axis, need in enumerate(needs):
-            room[axis] -= sum(need[:prefix].tolist())
-        slots, needs = slots[prefix:], [need[prefix:] for need in needs]
+        run = 32
     return chosen
+
+
+def _fits(columns: list[list[float]], place: int, room: list[float]) -> bool:
+    return all(column[place] <= left for column, left in zip(columns, room, strict=True))
 
 
 def _first_fit_decreasing(sizes: Number, limits: Number, buffer: int, cap: int) -> IntArray:
