@@ -6,19 +6,22 @@ changed one only new or changed samples are measured. Killing a scan costs the p
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import xxhash
 
 from mmdata.engines.local import run
 from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound
+from mmdata.formats.parquet import read_parquet
 from mmdata.media.sandbox import Failure, Sandbox
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators.chain import Setup
@@ -29,11 +32,11 @@ from mmdata.shards.catalog import (
     HEAD,
     Catalog,
     Part,
+    PartWriter,
     commit_catalog,
     part_name,
     partition_of,
     read_part_facts,
-    write_part,
 )
 from mmdata.sources import Partition, Source, open_source
 from mmdata.storage import Storage, StorageSettings, open_storage
@@ -42,8 +45,11 @@ from mmdata.storage.urls import join
 PRELOAD = ("mmdata.scan", "mmdata.operators.measure", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
 """Modules that worker processes start with."""
 
-VOLATILE = frozenset({"OperatorError", "MissingMedia"})
+VOLATILE = frozenset({"OperatorError", "MissingMedia", "UnsupportedMedia"})
 """Verdicts that a later scan does not take over: their cause lies outside the sample's bytes."""
+
+CHUNK = 4096
+"""Samples of a partition that are Python objects at a time: a tar may hold a million."""
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples bad)."""
@@ -109,9 +115,7 @@ def preview(recipe: Recipe) -> dict[str, Any]:
     return {"catalog": recipe.catalog, "sources": rows, "ignored": dict(sorted(ignored.items()))}
 
 
-def scan(
-    recipe: Recipe, *, workers: int, progress: Progress | None = None, waiting: Waiting | None = None
-) -> Scanned:
+def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, waiting: Waiting | None = None) -> Scanned:
     """Scan the sources of `recipe` into its catalog folder.
 
     Raises:
@@ -125,8 +129,8 @@ def scan(
     earlier = _earlier_parts(storage, catalog)
     storage.delete(join(catalog, HEAD))
     done: dict[int, tuple[Part, int]] = {}
-
     open_tasks: dict[int, Task] = {}
+    seen = bad = 0
 
     def numbers() -> Iterator[int]:
         for task in _tasks(job.sources, earlier):
@@ -134,11 +138,12 @@ def scan(
             yield task.ordinal
 
     def on_done(number: int, result: tuple[Part, int]) -> None:
+        nonlocal seen, bad
         done[number] = result
         del open_tasks[number]
+        seen, bad = seen + result[0].rows, bad + _bad(result[0].counts)
         if progress is not None:
-            parts = [part for part, _ in done.values()]
-            progress(sum(part.rows for part in parts), sum(_bad(part.counts) for part in parts))
+            progress(seen, bad)
 
     def on_progress(oldest: tuple[int, float] | None) -> None:
         if waiting is not None and oldest is not None and oldest[0] in open_tasks:
@@ -166,7 +171,7 @@ def scan(
         storage, catalog, parts, scan=recipe.scan_fingerprint(), check=recipe.scan.check, ignored=ignored
     )
     kept = {part.file for part in parts}
-    for file in earlier.values():
+    for file in _part_files(storage, catalog):
         if file not in kept:
             storage.delete(join(catalog, file))
     check_limit(committed, recipe.limits)
@@ -215,18 +220,25 @@ def sandbox_limits(limits: Limits) -> SandboxLimits:
 
 def _earlier_parts(storage: Storage, catalog: str) -> dict[str, str]:
     """Partition name to the file of parts that an earlier scan, finished or not, left."""
+    return {partition_of(file): file for file in _part_files(storage, catalog)}
+
+
+def _part_files(storage: Storage, catalog: str) -> list[str]:
     try:
         files = [entry.url.rsplit("/", 1)[-1] for entry in storage.list(catalog, recursive=False)]
     except NotFound:
-        return {}
-    return {partition_of(file): file for file in files if file.startswith("part-") and file.endswith(".parquet")}
+        return []
+    return [file for file in files if file.startswith("part-") and file.endswith(".parquet")]
 
 
 def _tasks(sources: Sequence[Source], earlier: Mapping[str, str]) -> Iterator[Task]:
     ordinal = 0
+    namesakes: Counter[str] = Counter()
     for number, source in enumerate(sources):
+        namesakes[source.name] += 1  # the same files may be read twice, under two key prefixes
         for partition in source.partitions():
-            name = xxhash.xxh3_64_hexdigest(f"{source.name}\0{partition.name}".encode("utf-8", "surrogatepass"))
+            text = f"{source.name}\0{namesakes[source.name]}\0{partition.name}"
+            name = xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
             yield Task(ordinal, number, partition, name, earlier.get(name))
             ordinal += 1
 
@@ -243,29 +255,53 @@ def _nothing_found(sources: Sequence[Source]) -> str:
 
 def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
     """Scan one partition and write its part. Returns the part and how many samples were measured."""
-    samples = list(job.sources[task.source].samples(task.partition))
-    stamps = [sample_stamp(sample) for sample in samples]
-    inputs = xxhash.xxh3_128_hexdigest(json.dumps(stamps).encode())
     url = join(job.catalog, part_name(task.ordinal, task.name))
-    rows: dict[int, dict[str, Any]] = {}
-    if task.earlier is not None:
-        taken = _take_over(task, job, inputs, url)
-        if isinstance(taken, Part):
-            return taken, 0
-        rows = {i: taken[stamp] for i, stamp in enumerate(stamps) if stamp in taken}
-    fresh = [i for i in range(len(samples)) if i not in rows]
-    good = [i for i in fresh if samples[i].error is None]
-    leaf = f"source.{task.source}"
-    results: dict[int, Any] = {i: Failure(*error) for i in fresh if (error := samples[i].error) is not None}
-    if good:
-        with Sandbox("mmdata.operators.measure:measure", job.setup, limits=job.sandbox) as sandbox:
-            results |= zip(good, sandbox.map((leaf, samples[i]) for i in good), strict=True)
-    for i in fresh:
-        rows[i] = _row(samples[i], stamps[i], leaf, results[i], job.setup.check)
+    earlier = _take_over(task, job, url)
+    if isinstance(earlier, Part):
+        return earlier, 0
     schema = catalog_schema(job.statistics)
-    table = pa.Table.from_pylist([rows[i] for i in range(len(samples))], schema=schema)
-    members = _members(row for row in rows.values() if row["status"] == "ok")
-    return write_part(job.storage, url, table, inputs=inputs, scan=job.measure, members=members), len(fresh)
+    writer, inputs, measured = PartWriter(schema), _Inputs(task, job), 0
+    with Sandbox("mmdata.operators.measure:measure", job.setup, limits=job.sandbox) as sandbox:
+        samples = job.sources[task.source].samples(task.partition)
+        while chunk := list(islice(samples, CHUNK)):
+            stamps = [inputs.add(sample) for sample in chunk]
+            rows = earlier.rows(chunk, stamps, inputs.leaf) if earlier is not None else {}
+            fresh = [i for i in range(len(chunk)) if i not in rows]
+            results = _measured([chunk[i] for i in fresh], inputs.leaf, sandbox)
+            for i, result in zip(fresh, results, strict=True):
+                rows[i] = _row(chunk[i], stamps[i], inputs.leaf, result, job)
+            table = pa.Table.from_pylist([rows[i] for i in range(len(chunk))], schema=schema)
+            writer.add(table, _members(row for row in rows.values() if row["status"] == "ok"))
+            measured += len(fresh)
+    return writer.write(job.storage, url, inputs=inputs.fingerprint, scan=job.measure), measured
+
+
+def _measured(samples: Sequence[SourceSample], leaf: str, sandbox: Sandbox) -> Iterator[Mapping[str, Any] | Failure]:
+    """The result of each sample in order; those whose description is bad are not opened."""
+    results = sandbox.map((leaf, sample) for sample in samples if sample.error is None)
+    for sample in samples:
+        yield next(results) if sample.error is None else Failure(*sample.error)
+    next(results, None)  # to its end, so that the sandbox is free for the next chunk
+
+
+class _Inputs:
+    """Fingerprint of what goes into a part: its samples in order, each with its stamp and its row in the source."""
+
+    def __init__(self, task: Task, job: Job) -> None:
+        self.leaf = f"source.{task.source}"
+        # Texts are measured as text transforms leave them, and those may draw by the leaf.
+        self._drawn = self.leaf if job.setup.transforms.get("text") else ""
+        self._running = xxhash.xxh3_128(self.leaf.encode())
+
+    def add(self, sample: SourceSample) -> str:
+        """Count `sample` in and give its stamp."""
+        stamp = sample_stamp(sample, self._drawn)
+        self._running.update(f"{stamp}:{sample.row};".encode())
+        return stamp
+
+    @property
+    def fingerprint(self) -> str:
+        return self._running.hexdigest()
 
 
 def _members(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str, str]]:
@@ -281,36 +317,56 @@ def catalog_schema(statistics: Mapping[str, pa.DataType]) -> pa.Schema:
     return pa.schema([*CATALOG, *(pa.field(name, kind) for name, kind in statistics.items())])
 
 
-def sample_stamp(sample: SourceSample) -> str:
+def sample_stamp(sample: SourceSample, leaf: str = "") -> str:
     """Changes when anything about the sample's description or the stamp of one of its media changes."""
-    parts = [sample.key, sample.stamp, sample.group, sample.error]
+    parts = [leaf, sample.key, sample.stamp, sample.group, sample.error, sample.fields]
     media = [[ref.field, ref.kind, ref.uri, ref.offset, ref.length, ref.stamp] for ref in sample.media]
     return xxhash.xxh3_128_hexdigest(json.dumps([parts, media]).encode())
 
 
-def _take_over(task: Task, job: Job, inputs: str, url: str) -> Part | dict[str, dict[str, Any]]:
-    """The earlier part as it is, when nothing changed; else its rows by stamp, as far as they still hold."""
-    earlier = join(job.catalog, task.earlier or "")
+class _Earlier:
+    """Rows of an earlier part whose verdicts still hold, by stamp. They stay Arrow until they are asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        holds = pc.invert(pc.is_in(table["status"], pa.array(sorted(VOLATILE))))
+        self._table = table.filter(holds).combine_chunks()
+        self._place = {stamp: place for place, stamp in enumerate(self._table["stamp"].to_pylist())}
+
+    def rows(self, samples: Sequence[SourceSample], stamps: Sequence[str], leaf: str) -> dict[int, dict[str, Any]]:
+        """Rows by number of the sample. Where a sample stands is told anew: it may have moved."""
+        found = [i for i, stamp in enumerate(stamps) if stamp in self._place]
+        taken = self._table.take(pa.array([self._place[stamps[i]] for i in found], pa.int64())).to_pylist()
+        return {i: row | {"row": samples[i].row, "source": leaf} for i, row in zip(found, taken, strict=True)}
+
+
+def _take_over(task: Task, job: Job, url: str) -> Part | _Earlier | None:
+    """The earlier part as it is, when nothing changed; else its rows, as far as they still hold."""
+    if task.earlier is None:
+        return None
+    earlier = join(job.catalog, task.earlier)
     part, settings = read_part_facts(job.storage, earlier)
     if settings != job.measure:
-        return {}
-    if part.inputs == inputs and not VOLATILE.intersection(part.counts):
+        return None
+    inputs = _Inputs(task, job)
+    for sample in job.sources[task.source].samples(task.partition):
+        inputs.add(sample)
+    if part.inputs == inputs.fingerprint and not VOLATILE.intersection(part.counts):
         if earlier != url:
             job.storage.write(url, job.storage.read(earlier))
         return replace(part, file=url.rsplit("/", 1)[-1])
-    table = pq.read_table(pa.BufferReader(job.storage.read(earlier)))
-    holds = pc.invert(pc.is_in(table["status"], pa.array(sorted(VOLATILE))))
-    return {row["stamp"]: row for row in table.filter(holds).to_pylist()}
+    return _Earlier(read_parquet(io.BytesIO(job.storage.read(earlier))))
 
 
-def _row(sample: SourceSample, stamp: str, leaf: str, result: dict[str, Any] | Failure, check: str) -> dict[str, Any]:
+def _row(sample: SourceSample, stamp: str, leaf: str, result: Mapping[str, Any] | Failure, job: Job) -> dict[str, Any]:
     """The catalog row of a measured (or failed) sample."""
+    if not isinstance(result, Failure):
+        result = _misfit(result["stats"], job) or result
     row: dict[str, Any] = {
         "key": sample.key,
         "source": leaf,
         "row": sample.row,
         "stamp": stamp,
-        "check": check,
+        "check": job.setup.check,
         "status": "ok",
         "group": sample.group,
         "label": _label(sample.fields.get("cls")),
@@ -331,6 +387,17 @@ def _row(sample: SourceSample, stamp: str, leaf: str, result: dict[str, Any] | F
     row |= geometry(media) | result["stats"] | {"media": media, "modality": modality([m["kind"] for m in media])}
     row["digest"] = _sample_digest(media, sample.fields)
     return row
+
+
+def _misfit(stats: Mapping[str, Any], job: Job) -> Failure | None:
+    """Why the catalog cannot hold what a statistic gave, if it cannot."""
+    for name, value in stats.items():
+        kind = job.statistics.get(name)
+        try:
+            pa.scalar(value, kind if kind is not None else CATALOG.field(name).type)
+        except (KeyError, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return Failure("OperatorError", f"the statistic {name} gave {value!r:.60}: {error}")
+    return None
 
 
 def _label(value: Any) -> str | None:

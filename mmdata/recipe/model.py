@@ -20,6 +20,7 @@ from mmdata.recipe.operators import OperatorIn
 from mmdata.recipe.processing import Count, Decode, Encode, Limits, StorageOptions
 from mmdata.recipe.sizes import Bytes, CommandLineText, Path, Pixels, Seconds, Shape
 from mmdata.recipe.sources import Source
+from mmdata.schema import FORMAT_VERSION
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -305,7 +306,9 @@ class Recipe(Section):
         """Changes when one sample would be measured differently: while it stays, the rows of a scan can be reused."""
         # Texts are measured as they will be stored, and a text transform may draw.
         texts = ("transforms.text", "seed") if self.transforms.text else ()
-        return self.fingerprint(*MEASURE_PARTS, *texts)
+        # What a statistic reads beside the sample, such as the files of a tokenizer.
+        profiles = [each.profile() for each in self.scan.statistics if hasattr(each, "profile")]
+        return _digest([FORMAT_VERSION, self.fingerprint(*MEASURE_PARTS, *texts), profiles])
 
     def scan_fingerprint(self) -> str:
         """Changes when a scan would give another catalog; not with output, filters, buckets or workers."""

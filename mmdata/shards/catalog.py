@@ -36,6 +36,8 @@ class Part:
     """Rows per status (`ok` and error classes)."""
     members: list[list[str]]
     """[extension, kind, format, codec] of the members of good samples, each once (`data` for text and other fields)."""
+    digest: str
+    """xxh3-128 of the rows themselves: equal inputs may still be judged differently (a deadline, a mended operator)."""
 
 
 def part_name(ordinal: int, partition: str) -> str:
@@ -52,14 +54,44 @@ def write_part(
     storage: Storage, url: str, rows: pa.Table, *, inputs: str, scan: str, members: set[tuple[str, str, str, str]]
 ) -> Part:
     """Write one part atomically. `inputs` and `scan` are the fingerprints of what went in and how it was measured."""
-    counts = status_counts(rows)
-    listed = [list(member) for member in sorted(members)]
-    facts = {"inputs": inputs, "scan": scan, "counts": counts, "members": listed}
-    table = rows.replace_schema_metadata({"tessera": json.dumps(facts, sort_keys=True)})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", row_group_size=64 * 1024)
-    storage.write(url, sink.getvalue().to_pybytes())
-    return Part(url.rsplit("/", 1)[-1], rows.num_rows, inputs, counts, listed)
+    writer = PartWriter(rows.schema)
+    writer.add(rows, members)
+    return writer.write(storage, url, inputs=inputs, scan=scan)
+
+
+class PartWriter:
+    """Gathers the rows of one part, compressed; `write` commits them."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._file = pq.ParquetWriter(self._sink, schema.remove_metadata(), compression="zstd")
+        self._rows = 0
+        self._counts: dict[str, int] = {}
+        self._members: set[tuple[str, str, str, str]] = set()
+        self._digest = xxhash.xxh3_128()
+
+    def add(self, rows: pa.Table, members: set[tuple[str, str, str, str]]) -> None:
+        """Append rows, and the (extension, kind, format, codec) of their members."""
+        rows = rows.replace_schema_metadata()
+        for batch in rows.to_batches():
+            self._digest.update(batch.serialize())
+        for status, count in status_counts(rows).items():
+            self._counts[status] = self._counts.get(status, 0) + count
+        self._rows += rows.num_rows
+        self._members |= members
+        self._file.write_table(rows)
+
+    def write(self, storage: Storage, url: str, *, inputs: str, scan: str) -> Part:
+        """Write the part atomically. `inputs` and `scan` are the fingerprints of what went in and how it was
+        measured."""
+        counts = dict(sorted(self._counts.items()))
+        listed = [list(member) for member in sorted(self._members)]
+        digest = self._digest.hexdigest()
+        facts = {"inputs": inputs, "scan": scan, "counts": counts, "members": listed, "digest": digest}
+        self._file.add_key_value_metadata({"tessera": json.dumps(facts, sort_keys=True)})
+        self._file.close()
+        storage.write(url, self._sink.getvalue().to_pybytes())
+        return Part(url.rsplit("/", 1)[-1], self._rows, inputs, counts, listed, digest)
 
 
 def read_part_facts(storage: Storage, url: str) -> tuple[Part, str]:
@@ -68,7 +100,8 @@ def read_part_facts(storage: Storage, url: str) -> tuple[Part, str]:
         footer = pq.read_metadata(stream)
     facts = json.loads(footer.metadata[b"tessera"])
     name = url.rsplit("/", 1)[-1]
-    return Part(name, footer.num_rows, facts["inputs"], facts["counts"], facts["members"]), facts["scan"]
+    part = Part(name, footer.num_rows, facts["inputs"], facts["counts"], facts["members"], facts["digest"])
+    return part, facts["scan"]
 
 
 def status_counts(rows: pa.Table) -> dict[str, int]:
@@ -111,7 +144,7 @@ class Catalog:
     @property
     def fingerprint(self) -> str:
         """Changes whenever a row may have changed."""
-        text = json.dumps([self.scan, [[part.rows, part.inputs] for part in self.parts]])
+        text = json.dumps([self.scan, [[part.rows, part.inputs, part.digest] for part in self.parts]])
         return xxhash.xxh3_128_hexdigest(text.encode())
 
     def schema(self) -> pa.Schema:
