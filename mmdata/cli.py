@@ -6,12 +6,14 @@ configuration, 3 over the error limit, 130 interrupted.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -58,7 +60,8 @@ def main() -> None:
     _prepare_streams()
     try:
         code = typer.main.get_command(app).main(prog_name="mmdata", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         code = code if isinstance(code, int) else 0
     except _USAGE_ERROR as error:
         error.show()
@@ -72,7 +75,20 @@ def main() -> None:
         code = _fail(error)
     if code == 130:
         print("mmdata: interrupted; the same command goes on where it stopped", file=sys.stderr)
-    raise SystemExit(code)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without tearing the interpreter down.
+
+    A thread of Arrow that drops its last hold on a Python file during the tear-down aborts the process, which would
+    turn a finished command into a failed one.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    atexit._run_exitfuncs()
+    os._exit(code)
 
 
 def _prepare_streams() -> None:

@@ -31,34 +31,36 @@ SUGGESTED = 3
 
 def check_kind(target: str, wanted: TargetKind) -> None:
     """Raise ConfigError when `target` is something else than `wanted`, and DatasetError when it is nothing known."""
-    found = kind_of(open_storage(None), target)
+    storage = open_storage(None)
+    found = kind_of(storage, target, wanted)
     if found != wanted:
-        raise ConfigError(f"{target}: this is a {found}, not a {wanted}{_nearby(open_storage(None), target, wanted)}")
+        raise ConfigError(f"{target}: this is a {found}, not a {wanted}{_nearby(storage, target, wanted)}")
 
 
-def kind_of(storage: Storage, target: str) -> TargetKind:
-    """What lies at `target`.
+def kind_of(storage: Storage, target: str, wanted: TargetKind | None = None) -> TargetKind:
+    """What lies at `target`; `wanted` is only for the message.
 
     Raises:
         DatasetError: nothing that can be inspected; the message says what it is, and what was probably meant.
     """
-    if target.endswith(SHARD_ENDINGS) and storage.exists(target):
+    is_file = storage.exists(target)
+    if is_file and target.endswith(SHARD_ENDINGS):
         return "shard"
-    if has_dataset(storage, target):
+    if not is_file and has_dataset(storage, target):
         return "dataset"
-    if has_catalog(storage, target):
+    if not is_file and has_catalog(storage, target):
         return "catalog"
-    raise DatasetError(f"{target}: {_what(storage, target)}")
+    raise DatasetError(f"{target}: {_what(storage, target, wanted)}")
 
 
-def _what(storage: Storage, target: str) -> str:
+def _what(storage: Storage, target: str, wanted: TargetKind | None) -> str:
     """What `target` is instead of a dataset, catalog or shard, and the mend."""
     if storage.is_folder(target):
         if unfinished(storage, target):
             return (
                 f"this dataset is not finished (no {MANIFEST}): run the same `mmdata build` again, or `mmdata commit`"
             )
-        near = _nearby(storage, target, None)
+        near = _nearby(storage, target, wanted)
         return "no dataset or catalog is in this folder" + (near or "; make one with `mmdata build RECIPE`")
     if not storage.exists(target):
         return "there is no such file or folder"
