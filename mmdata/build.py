@@ -34,7 +34,14 @@ from mmdata.shards.commit import clean, fold, read_records
 from mmdata.shards.dataset import BUILD_FOLDER, MANIFEST, REPORT_FILE, Manifest, has_dataset, open_manifest, unfinished
 from mmdata.shards.plan import Plan, PlannedShard, make_plan, plan_fingerprint
 from mmdata.shards.planfile import WorkPlan, load_plan, save_plan
-from mmdata.shards.records import Record, committed_numbers, read_verdicts, write_record, write_verdicts
+from mmdata.shards.records import (
+    Record,
+    committed_numbers,
+    forget_other_plans,
+    read_verdicts,
+    write_record,
+    write_verdicts,
+)
 from mmdata.shards.rows import Rows, write_rows
 from mmdata.shards.writer import ShardWriter
 from mmdata.storage import Storage, StorageSettings, open_storage
@@ -105,6 +112,7 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
             storage.delete(join(output, MANIFEST))
     plan = make_plan(recipe, catalog)
     work = _work_folder(storage, output)
+    storage.clean(work)
     plan_path = os.path.join(work, f"plan-{plan.fingerprint}.arrow")
     rows_path = os.path.join(work, f"rows-{catalog.fingerprint}.arrow")
     if not os.path.exists(plan_path):
@@ -180,6 +188,7 @@ def build_shards(
         ErrorLimitExceeded: more samples failed than `limits.max_bad` allows.
     """
     plan, job = prepared.plan, prepared.job
+    forget_other_plans(job.storage, job.output, plan.fingerprint)
     done = committed_numbers(job.storage, job.output, plan.fingerprint, numbers)
     shards = [plan.shards[number] for number in numbers]
     planned = sum(shard.stop - shard.start for shard in shards)
@@ -343,7 +352,7 @@ class _Shard:
     def __init__(self, shard: PlannedShard, plan: WorkPlan, job: Job) -> None:
         self.shard, self.plan, self.job = shard, plan, job
         self.verdicts = read_verdicts(job.storage, job.output, plan.fingerprint, shard.number)
-        self._path = os.path.join(job.work, f"{os.path.basename(shard.file)}.{os.getpid()}.tmp")
+        self._path = job.storage.temporary(job.work)
         self._writer: ShardWriter | None = None
         self._dropped: list[dict[str, Any]] = []
         self._buckets: dict[str, dict[str, Any]] = {}

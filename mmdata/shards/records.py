@@ -1,6 +1,8 @@
 """Per-shard commit records: what one built shard holds and what it dropped, until `commit` folds them into the dataset.
 
-A shard's record is written after its file and its index part, so a record means that the shard is whole.
+A shard's record is written after its file and its index part, so a record means that the shard is whole. Its name
+carries the plan, so that a listing tells what is built. Before a plan builds anything, the records of other plans go:
+it overwrites the files that they vouch for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pyarrow.parquet as pq
 
 from mmdata.errors import NotFound
 from mmdata.shards.dataset import BUILD_FOLDER
-from mmdata.storage import Storage
+from mmdata.storage import Entry, Storage
 from mmdata.storage.urls import join
 
 
@@ -36,9 +38,9 @@ class Record:
     """Quarantine rows."""
 
 
-def record_url(output: str, number: int) -> str:
-    """Where the record of shard `number` lies."""
-    return join(output, BUILD_FOLDER, "records", f"{number:06d}.json")
+def record_url(output: str, plan: str, number: int) -> str:
+    """Where the record of shard `number` of this plan lies."""
+    return join(output, BUILD_FOLDER, "records", f"{plan}-{number:06d}.json")
 
 
 def index_url(output: str, number: int) -> str:
@@ -52,26 +54,35 @@ def write_record(storage: Storage, output: str, record: Record, index: pa.Table)
         sink = pa.BufferOutputStream()
         pq.write_table(index, sink, compression="zstd")
         storage.write(index_url(output, record.number), sink.getvalue().to_pybytes())
-    storage.write(record_url(output, record.number), json.dumps(asdict(record), sort_keys=True).encode())
+    storage.write(record_url(output, record.plan, record.number), json.dumps(asdict(record), sort_keys=True).encode())
 
 
 def read_record(storage: Storage, output: str, number: int, plan: str) -> Record | None:
-    """The record of shard `number`, or None when there is none or it belongs to another plan."""
+    """The record of shard `number` of this plan, or None when it is not built."""
     try:
-        record = Record(**json.loads(storage.read(record_url(output, number))))
+        return Record(**json.loads(storage.read(record_url(output, plan, number))))
     except NotFound:
         return None
-    return record if record.plan == plan else None
 
 
 def committed_numbers(storage: Storage, output: str, plan: str, numbers: Sequence[int]) -> set[int]:
     """Which of these shards are already built by this plan."""
+    present = {entry.url.rsplit("/", 1)[-1] for entry in _listed(storage, output, "records")}
+    return {number for number in numbers if f"{plan}-{number:06d}.json" in present}
+
+
+def forget_other_plans(storage: Storage, output: str, plan: str) -> None:
+    """Remove records and verdicts that other plans left unfinished here."""
+    for entry in [*_listed(storage, output, "records"), *_listed(storage, output, "verdicts")]:
+        if not entry.url.rsplit("/", 1)[-1].startswith(f"{plan}-"):
+            storage.delete(entry.url)
+
+
+def _listed(storage: Storage, output: str, folder: str) -> list[Entry]:
     try:
-        present = {entry.url.rsplit("/", 1)[-1] for entry in storage.list(join(output, BUILD_FOLDER, "records"))}
+        return list(storage.list(join(output, BUILD_FOLDER, folder)))
     except NotFound:
-        return set()
-    candidates = [number for number in numbers if f"{number:06d}.json" in present]
-    return {number for number in candidates if read_record(storage, output, number, plan) is not None}
+        return []
 
 
 def read_verdicts(storage: Storage, output: str, plan: str, number: int) -> dict[str, tuple[str, str]]:

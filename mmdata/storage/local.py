@@ -21,6 +21,7 @@ from mmdata.storage.urls import Entry, Stat
 
 _COPY_BYTES = 8 << 20
 _TEMPORARY = re.compile(r"^\.(?P<host>[^/]+)-(?P<pid>\d+)-[0-9a-f]{16}\.tmp$")
+_CLOCK_S = 2.0  # the system's start is known to the second
 
 
 def read(path: str) -> bytes:
@@ -143,10 +144,28 @@ def clean(folder: str) -> int:
     gone = 0
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         match = _TEMPORARY.match(name)
-        if match and match["host"] == _host() and not os.path.exists(f"/proc/{match['pid']}"):
-            delete(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        if match and match["host"] == _host() and not _is_writing(int(match["pid"]), path):
+            delete(path)
             gone += 1
     return gone
+
+
+def temporary(folder: str) -> str:
+    """A name in `folder` for a temporary file of this process, which `clean` removes once the process is gone."""
+    return os.path.join(folder, f".{_host()}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+
+
+def _is_writing(pid: int, path: str) -> bool:
+    """Whether the process lives and may have written the file: a number that was given anew began after it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/stat", encoding="ascii") as file:
+            booted = next(int(line.split()[1]) for line in file if line.startswith("btime "))
+        return booted + ticks / os.sysconf("SC_CLK_TCK") < os.stat(path).st_mtime + _CLOCK_S
+    except FileNotFoundError:
+        return False
 
 
 def place_stream(path: str, fill: Callable[[BinaryIO], None]) -> None:
@@ -156,23 +175,23 @@ def place_stream(path: str, fill: Callable[[BinaryIO], None]) -> None:
 
 def _place(path: str, fill: Callable[[BinaryIO], None], if_absent: bool) -> bool:
     folder = os.path.dirname(path) or "."
-    temporary = os.path.join(folder, f".{_host()}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    unfinished = temporary(folder)
     with _errors("write", path):
         if os.path.isdir(path):
             raise StorageError(f"cannot write {path}: there is a folder of that name")
         os.makedirs(folder, exist_ok=True)
         try:
-            with open(temporary, "xb") as file:
+            with open(unfinished, "xb") as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
             if not if_absent:
-                os.replace(temporary, path)
-            elif not _link(temporary, path):
+                os.replace(unfinished, path)
+            elif not _link(unfinished, path):
                 return False
         finally:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
+            if os.path.lexists(unfinished):
+                os.unlink(unfinished)
         _sync_folder(path)
     return True
 

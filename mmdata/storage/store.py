@@ -187,6 +187,10 @@ class Storage:
         at = locate(url)
         return 0 if at.scheme else local.clean(at.path)
 
+    def temporary(self, folder: str) -> str:
+        """A path in a local folder for a temporary file of this process; `clean` finds it once the process is gone."""
+        return local.temporary(locate(folder).path)
+
     def local_path(self, url: str) -> str | None:
         """The path of a local file, None for an object."""
         at = locate(url)
