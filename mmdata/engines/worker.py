@@ -36,6 +36,8 @@ def main(argument: Setup, fds: list[int]) -> None:
         _loop(argument, numbers, results)
     except Stopped:
         raise SystemExit(128 + signal.SIGTERM) from None
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller's cleaning up is not to be torn by Stopped
 
 
 def _loop(argument: Setup, numbers: int, results: int) -> None:
