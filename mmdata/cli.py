@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from mmdata.errors import ConfigError, TesseraError, WorkerError
+from mmdata.errors import ConfigError, StorageError, TesseraError, WorkerError
 
 if TYPE_CHECKING:
     from mmdata.recipe import Recipe
@@ -128,7 +128,7 @@ def _fail(error: Exception) -> int:
         text += "the same command prints under MMDATA_DEBUG=1"
     try:
         print(f"mmdata: {text}", file=sys.stderr, flush=True)
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, StorageError)):
             _discard_stdout()  # what could not be written must not fail a second time at exit
     except BrokenPipeError:
         _discard_stdout()
@@ -422,4 +422,10 @@ def _dataset_summary(url: str, manifest: Manifest) -> dict[str, Any]:
 
 def _print(result: Mapping[str, Any], as_json: bool, text: Callable[[Any], str]) -> None:
     """The result on standard output: JSON, or lines for people."""
-    print(json.dumps(result, ensure_ascii=False) if as_json else text(result), flush=True)
+    lines = json.dumps(result, ensure_ascii=False) if as_json else text(result)
+    try:
+        print(lines, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write the result to standard output: {error.strerror}") from error
