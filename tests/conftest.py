@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the real media corpus, where it lies beside the checkout."""
+"""Fixtures shared by all tests: the real media corpus, where it lies beside the checkout, and an S3 server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 CORPORA = Path(__file__).resolve().parents[2] / "shared" / "corpora"
 
 
-sys.path.insert(0, str(Path(__file__).parent / "support"))  # what several tests expect of the same media
+sys.path.insert(0, str(Path(__file__).parent / "support"))  # what several tests share
+from s3_server import s3  # noqa: E402, F401 (a fixture)
 
 
 @pytest.fixture(scope="session")

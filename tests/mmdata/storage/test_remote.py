@@ -70,7 +70,7 @@ def test_writes_under_faults(s3: Any, storage: Storage, front: Fronts, tmp_path:
 
 def test_a_conditional_write_whose_answer_was_lost_is_known_as_ours(s3: Any, storage: Storage, front: Fronts) -> None:
     lossy = front("lost answer", rate=1.0)
-    original, lossy.choose = lossy.choose, lambda command: original(command) if not lossy.injected else ""
+    original, lossy.choose = lossy.choose, lambda command, path: original(command, path) if not lossy.injected else ""
     assert through(lossy).write(f"s3://{s3.bucket}/mine", b"mine", if_absent=True)
     assert lossy.injected["lost answer"] == 1
     assert not through(lossy).write(f"s3://{s3.bucket}/mine", b"other", if_absent=True)
@@ -82,8 +82,8 @@ def test_a_busy_server_is_left_alone_for_a_second(s3: Any, storage: Storage, fro
     busy = front(status)
     busy.rate = 1.0
     original = busy.choose
-    busy.choose = lambda command: (
-        original(command) if len(busy.times) < 2 else busy.times.append(("", time.monotonic())) or ""
+    busy.choose = lambda command, path: (
+        original(command, path) if len(busy.times) < 2 else busy.times.append(("", time.monotonic())) or ""
     )
     assert through(busy).read(f"s3://{s3.bucket}/busy") == b"1"
     times = [moment for _, moment in busy.times]
