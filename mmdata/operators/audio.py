@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
@@ -158,6 +159,11 @@ class Trim(AudioTransform):
         rate = info.sample_rate
         starts = round(self.start * rate) == 0
         return starts and (self.end is None or round(self.end * rate) >= round(info.duration * rate))
+
+    def remaining(self, duration: np.ndarray) -> np.ndarray:
+        """From `start` to `end`; how much of it is silence is not known."""
+        end = duration if self.end is None else np.minimum(duration, self.end)
+        return np.maximum(end - self.start, 0.0)
 
 
 @transform("normalise_loudness", "audio")

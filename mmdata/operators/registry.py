@@ -138,6 +138,11 @@ class AudioTransform(Arguments):
         """Whether `apply` would change nothing about sound of this rate, channels, duration: then bytes are copied."""
         return False
 
+    def remaining(self, duration: np.ndarray) -> np.ndarray:
+        """Seconds (float64 [N], NaN: not known) that `apply` leaves of recordings this long, as far as their length
+        tells. Buckets are planned by it."""
+        return duration
+
 
 class VideoTransform(Arguments):
     """Changes a video in two parts, so that a chain streams: which frames (`select`), what each becomes (`frame`)."""
@@ -160,6 +165,11 @@ class VideoTransform(Arguments):
     def is_noop(self, info: MediaInfo, context: Context) -> bool:
         """Whether neither frames nor pixels would change: then bytes are copied."""
         return False
+
+    def remaining(self, frames: np.ndarray, duration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Frames and seconds (float64 [N] each, NaN: not known) that `select` leaves of videos with so many, taken as
+        evenly spaced. Buckets are planned by it."""
+        return frames, duration
 
 
 class TextTransform(Arguments):

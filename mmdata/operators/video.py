@@ -68,6 +68,15 @@ class SampleFrames(VideoTransform):
             return info.frames <= self._count(context)
         return self._takes_all(info) and (context.frames is None or info.frames <= context.frames)
 
+    def remaining(self, frames: np.ndarray, duration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`count` of the frames, or one for each 1/fps seconds up to the last frame."""
+        if self.count is not None:
+            frames = np.minimum(frames, self.count)
+        elif self.fps is not None:
+            last = duration * (frames - 1) / frames
+            frames = np.minimum(frames, np.floor(last * self.fps + 1e-6) + 1)
+        return (frames - (frames - 1) % 4 if self.form else frames), duration
+
     def _count(self, context: Context) -> int:
         count = context.frames if self.count is None else self.count
         if count is None:
@@ -129,6 +138,18 @@ class Clip(VideoTransform):
         if self.duration is not None:
             return info.duration <= self.duration
         return not self.start and (self.end is None or info.duration <= self.end)
+
+    def remaining(self, frames: np.ndarray, duration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The frames that begin in the stretch; of one at a drawn place, as many as every place has."""
+        rate = frames / duration
+        if self.duration is not None:
+            kept = np.minimum(duration, self.duration)
+            return np.where(kept < duration, np.maximum(np.floor(kept * rate + 1e-6), 1), frames), kept
+        start = np.minimum(self.start or 0.0, duration)
+        end = duration if self.end is None else np.minimum(duration, self.end)
+        kept = np.maximum(end - start, 0.0)
+        inside = np.ceil(end * rate - 1e-6) - np.ceil(start * rate - 1e-6)
+        return np.where(kept < duration, np.maximum(inside, 0), frames), kept
 
 
 def _length(clock: np.ndarray, info: MediaInfo) -> float:

@@ -142,7 +142,10 @@ def make_plan(recipe: Recipe, catalog: Catalog) -> Plan:
     split, split_names = _splits(recipe, table, rows)
     if recipe.output.order == "shuffle":
         rows = rows[shuffle_order(len(rows), derive_key(recipe.seed, "build"), window=recipe.output.window)]
-    rows, packs, figures = _pack(recipe, table, rows, split, drops)
+    apart = split
+    if recipe.output.folder_per_bucket:  # a pack lies in one folder
+        apart = split.astype(np.int64) * (len(buckets) + 1) + bucket
+    rows, packs, figures = _pack(recipe, table, rows, apart, drops)
     if not len(rows):
         raise TesseraError(_nothing_left(recipe, drops, table.num_rows))
     order, packs = _arrange(recipe, rows, packs, split, bucket)
@@ -229,9 +232,9 @@ def _splits(recipe: Recipe, table: pa.Table, rows: npt.NDArray[np.int64]) -> tup
 
 
 def _pack(
-    recipe: Recipe, table: pa.Table, rows: npt.NDArray[np.int64], split: npt.NDArray[np.int32], drops: _Drops
+    recipe: Recipe, table: pa.Table, rows: npt.NDArray[np.int64], apart: npt.NDArray[Any], drops: _Drops
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], dict[str, Any] | None]:
-    """Samples in pack order with their pack numbers; each split is packed for itself."""
+    """Samples in pack order with their pack numbers; samples of different `apart` are never in one pack."""
     settings = recipe.packing
     if settings is None:
         return rows, np.full(len(rows), -1, dtype=np.int64), None
@@ -241,8 +244,8 @@ def _pack(
     rows = rows[~missing[rows]]
     lengths = pc.fill_null(column, 0).to_numpy()
     out, numbers, first, fills = [], [], 0, []
-    for code in np.unique(split[rows]):
-        own = rows[split[rows] == code]
+    for code in np.unique(apart[rows]):
+        own = rows[apart[rows] == code]
         try:
             packs = pack(lengths[own], settings.budget, buffer=settings.buffer, oversize=settings.oversize)
         except ValueError as error:

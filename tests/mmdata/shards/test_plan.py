@@ -173,3 +173,27 @@ def test_the_plan_file_gives_workers_the_same_plan(tmp_path: Path) -> None:
     assert mapped.buckets == plan.buckets
     assert np.array_equal(mapped.order, plan.order)
     assert np.array_equal(mapped.bucket, plan.bucket)
+
+
+def test_packs_stay_whole_in_a_folder_per_bucket_and_split(tmp_path: Path) -> None:
+    rows = pictures(400, text_chars=lambda n: 1 + n % 60)
+    plan = make_plan(
+        recipe(
+            tmp_path,
+            buckets={"image": {"count": 4}},
+            packing={"budget": 64, "length": "text_chars"},
+            splits={"val": 0.3},
+            output={"folder_per_bucket": True, "max_samples": 50},
+        ),
+        catalog_of(tmp_path, rows),
+    )
+    assert sorted(plan.order.tolist()) == list(range(400))
+    homes: dict[int, set[str]] = {}
+    for shard in plan.shards:
+        for place in range(shard.start, shard.stop):
+            homes.setdefault(int(plan.pack[place]), set()).add(shard.file)
+            assert shard.file.split("/")[1] == plan.buckets[plan.bucket[place]].name
+    assert all(len(files) == 1 for files in homes.values())
+    length = np.bincount(plan.pack, [rows[row]["text_chars"] for row in plan.order])
+    assert length.max() <= 64
+    assert len({shard.file for shard in plan.shards}) == len(plan.shards)
