@@ -109,6 +109,9 @@ EXTENSIONS: dict[str, Kind] = {
 }
 """File extension (lower case, no dot) to kind. A GIF, WebP or AVIF is an image unless the recipe asks for video."""
 
+ANIMATED = frozenset({"gif", "webp", "png", "apng", "avif", "avifs"})
+"""Extensions of pictures that may move: `animated: video` makes videos of those that do."""
+
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:

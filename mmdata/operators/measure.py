@@ -13,7 +13,7 @@ from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError, UnreadableM
 from mmdata.operators.chain import HEAD_BYTES, STATISTIC_FRAMES, Setup, Source, as_bytes, final_fields, load, named
 from mmdata.operators.registry import Context, catalog_column
 from mmdata.recipe import Limits
-from mmdata.schema import Kind, MediaInfo, MediaRef, SourceSample
+from mmdata.schema import ANIMATED, Kind, MediaInfo, MediaRef, SourceSample
 
 
 def measure(item: tuple[str, SourceSample], setup: Setup) -> dict[str, Any]:
@@ -96,10 +96,6 @@ def _measure_medium(ref: MediaRef, setup: Setup) -> tuple[dict[str, Any], dict[s
     row = asdict(ref) | asdict(info) | {"kind": kind, "size_bytes": size, "digest": digest}
     row["length"] = size if ref.length is None else ref.length
     return row, stats
-
-
-ANIMATED = frozenset({"gif", "webp", "apng", "png", "avif", "avifs"})
-"""Extensions of pictures that may move."""
 
 
 def _within(info: MediaInfo, limits: Limits) -> None:

@@ -14,15 +14,11 @@ from typing import Any, Protocol
 
 import xxhash
 
-from mmdata.schema import EXTENSIONS, Kind, SourceSample
+from mmdata.schema import ANIMATED, EXTENSIONS, Kind, SourceSample
 
 SUFFIX = "%3A"
 """Between a key and what a source appends to make it unique. No key of a source holds it: `escape_key` writes a percent
 sign as `%25`, so `a%3Ajpg` can only be the file `a.jpg` beside `a.png`, never a file whose name holds a colon."""
-
-ANIMATED = frozenset({"gif", "webp", "apng", "avifs"})
-"""Extensions that `animated: video` turns from image to video. Whether a file moves is for its reader to say."""
-
 
 _BAD_PART = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -61,7 +57,10 @@ class Source(Protocol):
 
 
 def kind_of(extension: str, animated: str = "image") -> Kind:
-    """Kind of medium that a member extension (`jpg`, `0.jpg`) names; `data` when it is not known."""
+    """Kind of medium that a member extension (`jpg`, `0.jpg`) names; `data` when it is not known.
+
+    With `animated: video` every picture that may move is said to be a video; the scan looks whether it does.
+    """
     last = extension.rpartition(".")[2].lower()
     kind = EXTENSIONS.get(last, "data")
     return "video" if animated == "video" and last in ANIMATED else kind

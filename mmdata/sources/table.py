@@ -17,9 +17,9 @@ import xxhash
 
 from mmdata.errors import ConfigError, InvalidSample, StorageError
 from mmdata.recipe.words import nearest, suggest
-from mmdata.schema import Kind, MediaRef, SourceSample, escape_key
+from mmdata.schema import ANIMATED, Kind, MediaRef, SourceSample, escape_key
 from mmdata.sources.cells import Cell, read_cell
-from mmdata.sources.contract import ANIMATED, SUFFIX, Partition, bad_key, partition_name
+from mmdata.sources.contract import SUFFIX, Partition, bad_key, partition_name
 from mmdata.sources.inputs import InputFile, input_files
 from mmdata.sources.messages import check_placeholders, normalise, normalise_fields, with_messages
 from mmdata.sources.rows import Cut, Row, RowReader
