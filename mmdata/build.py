@@ -158,7 +158,9 @@ def member_columns(catalog: Catalog, recipe: Recipe) -> list[str]:
         transformed = kind in MODALITIES and bool(getattr(recipe.transforms, kind))
         info = MediaInfo(format=format, codec=codec)
         columns |= possible_fields(field, kind, info, recipe.encode, transformed=transformed)
-    return sorted(columns | ({"txt"} if recipe.transforms.text else set()))
+    for transform in recipe.transforms.text:
+        columns.update(transform.adds() if hasattr(transform, "adds") else ())
+    return sorted(columns)
 
 
 def shard_range(text: str, count: int) -> range:

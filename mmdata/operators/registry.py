@@ -179,6 +179,10 @@ class TextTransform(Arguments):
         """New fields; the given ones stay as they are. Raises InvalidSample when the sample lacks what is needed."""
         raise NotImplementedError(f"{type(self).__name__}.apply")
 
+    def adds(self) -> tuple[str, ...]:
+        """Members that `apply` may add: Arrow shards have a column for each."""
+        return ()
+
 
 _METHODS: dict[tuple[Role, OperatorModality], tuple[str, ...]] = {
     ("transform", "image"): ("apply", "is_noop"),

@@ -152,6 +152,10 @@ class SelectCaption(TextTransform):
             raise mistake("at least one weight must be more than 0", at=("weights",))
         return self
 
+    def adds(self) -> tuple[str, ...]:
+        """The member `to`."""
+        return (self.to,)
+
     def apply(self, fields: dict[str, Any], context: Context) -> dict[str, Any]:
         """The fields with the chosen caption in `to`. Raises InvalidSample without a caption under `missing: error`."""
         found = [list(_captions(fields, name)) for name in self.candidates]
@@ -212,6 +216,10 @@ class Template(TextTransform):
             if not name.strip() or spec or conversion:
                 raise mistake(f"a field in braces is a name such as {{txt}} or {{json.author}}, found '{{{name}}}'")
         return value
+
+    def adds(self) -> tuple[str, ...]:
+        """The member `to`."""
+        return (self.to,)
 
     def apply(self, fields: dict[str, Any], context: Context) -> dict[str, Any]:
         """The fields with the written text in `to`. Raises InvalidSample for a missing field under `missing: error`."""
