@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
+import yaml
 
 from mmdata.engines.local import run
 from mmdata.errors import DatasetError, NotFound
@@ -25,8 +26,9 @@ from mmdata.formats.parquet import read_matching, read_parquet
 from mmdata.formats.tar import split_name
 from mmdata.media.prove import prove
 from mmdata.media.sandbox import Failure, Limits, Sandbox
+from mmdata.recipe import Limits as RecipeLimits
 from mmdata.schema import EXTENSIONS
-from mmdata.shards.dataset import QUARANTINE_FILE, Manifest, ShardRow, open_manifest
+from mmdata.shards.dataset import QUARANTINE_FILE, RECIPE_FILE, Manifest, ShardRow, open_manifest
 from mmdata.shards.energon import check_energon, is_prepared, tar_index_file
 from mmdata.shards.writer import sample_digest
 from mmdata.storage import Storage, StorageSettings, open_storage
@@ -87,6 +89,8 @@ class Job:
     index: tuple[str, ...]
     format: str
     decode: bool
+    limits: RecipeLimits
+    """What one sample may cost, as the dataset's recipe says."""
 
 
 def verify_dataset(
@@ -106,7 +110,8 @@ def verify_dataset(
     manifest = open_manifest(storage, url)
     problems = [*_check_listing(storage, url, manifest), *_check_index(storage, url, manifest)]
     problems += [Problem(file, None, message) for file, message in check_energon(storage, url, manifest)]
-    job = Job(storage, url, manifest.shards, manifest.index, manifest.format, decode)
+    limits = recipe_limits(storage, url)
+    job = Job(storage, url, manifest.shards, manifest.index, manifest.format, decode, limits)
     found: dict[int, list[Problem]] = {}
 
     def on_done(number: int, result: list[Problem]) -> None:
@@ -118,6 +123,14 @@ def verify_dataset(
     for number in sorted(found):
         problems += found[number]
     return Verified(url, len(manifest.shards), manifest.samples, manifest.bytes, tuple(problems))
+
+
+def recipe_limits(storage: Storage, url: str) -> RecipeLimits:
+    """The limits that the dataset was built under; the usual ones when its recipe is not there."""
+    try:
+        return RecipeLimits.parse(yaml.safe_load(storage.read(join(url, RECIPE_FILE)))["limits"])
+    except (NotFound, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return RecipeLimits()
 
 
 def _check_listing(storage: Storage, url: str, manifest: Manifest) -> list[Problem]:
@@ -225,7 +238,7 @@ def _shard_problems(path: str, shard: ShardRow, job: Job) -> Iterator[Problem]:
     elif not intact and size == shard.bytes:
         yield Problem(shard.file, None, f"the checksum differs; {met} samples are damaged")
     if job.decode:
-        yield from _undecodable(path, shard, rows)
+        yield from _undecodable(path, shard, rows, job.limits)
 
 
 def _index_rows(job: Job, shard: str) -> list[dict[str, Any]]:
@@ -281,7 +294,7 @@ def _read_at(stream: BinaryIO, offset: int, length: int) -> bytes:
     return stream.read(length)
 
 
-def _undecodable(path: str, shard: ShardRow, rows: Sequence[dict[str, Any]]) -> Iterator[Problem]:
+def _undecodable(path: str, shard: ShardRow, rows: Sequence[dict[str, Any]], limits: RecipeLimits) -> Iterator[Problem]:
     """Media of the shard that do not decode."""
     media = [
         (row["key"], name, offset, length)
@@ -289,15 +302,17 @@ def _undecodable(path: str, shard: ShardRow, rows: Sequence[dict[str, Any]]) -> 
         for name, (offset, length) in zip(row["members"], _pairs(row), strict=True)
         if EXTENSIONS.get(name.rpartition(".")[2]) is not None
     ]
-    with Sandbox("mmdata.shards.verify:prove_member", path, limits=Limits()) as sandbox:
+    bounds = Limits(cpu_s=limits.cpu, wall_s=limits.wall, memory_bytes=limits.memory)
+    with Sandbox("mmdata.shards.verify:prove_member", (path, limits.truncated), limits=bounds) as sandbox:
         for (key, name, _, _), result in zip(media, sandbox.map(media), strict=True):
             if isinstance(result, Failure):
                 yield Problem(shard.file, key, f"{name} does not decode: {result.error_class}: {result.message}")
 
 
-def prove_member(item: tuple[str, str, int, int], path: str) -> None:
-    """Decode one member of the shard at `path`. Runs in the sandbox."""
-    _, name, offset, length = item
+def prove_member(item: tuple[str, str, int, int], setup: tuple[str, Literal["reject", "repair"]]) -> None:
+    """Decode one member of a shard: `setup` is its path, and what is done to media that end early. Runs in the
+    sandbox."""
+    (_, name, offset, length), (path, truncated) = item, setup
     with open(path, "rb") as stream:
         data = _read_at(stream, offset, length)
-    prove(EXTENSIONS[name.rpartition(".")[2]], data, max_pixels=MAX_PIXELS)
+    prove(EXTENSIONS[name.rpartition(".")[2]], data, max_pixels=MAX_PIXELS, truncated=truncated)
