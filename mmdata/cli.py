@@ -301,7 +301,13 @@ def inspect(
 def init(
     folder: Annotated[str, typer.Argument(help="Folder or URL with media.", metavar="FOLDER")],
     recipe: Annotated[str, typer.Option(help="Recipe file to write.", metavar="FILE")] = "recipe.yaml",
-    output: Annotated[str, typer.Option(help="Dataset folder that the recipe will name.", metavar="DIR")] = "dataset",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Dataset folder that the recipe will name; by default `dataset`, or a folder beside FOLDER.",
+            metavar="DIR",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing recipe file.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
