@@ -127,13 +127,14 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
     catalog = recipe.catalog
     job = _job(recipe, storage, catalog)
     earlier = _earlier_parts(storage, catalog)
-    storage.delete(join(catalog, HEAD))
     done: dict[int, tuple[Part, int]] = {}
     open_tasks: dict[int, Task] = {}
     seen = bad = 0
 
     def numbers() -> Iterator[int]:
         for task in _tasks(job.sources, earlier):
+            if task.ordinal == 0:  # not before: sources that cannot be listed leave the catalog as it was
+                storage.delete(join(catalog, HEAD))
             open_tasks[task.ordinal] = task
             yield task.ordinal
 
@@ -170,6 +171,7 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
     committed = commit_catalog(
         storage, catalog, parts, scan=recipe.scan_fingerprint(), check=recipe.scan.check, ignored=ignored
     )
+    storage.clean(catalog)
     kept = {part.file for part in parts}
     for file in _part_files(storage, catalog):
         if file not in kept:
