@@ -85,7 +85,7 @@ def square_pixels(width: int, height: int, sample_aspect_ratio: Fraction | None)
 
 def orientation_of(frame: VideoFrame) -> Orientation:
     """The turn that the frame's display matrix asks for, to the nearest quarter (ISO/IEC 14496-12, 6.2.2)."""
-    sides: Any = frame.side_data
+    sides: Any = frame.reformat(width=16, height=16).side_data  # it keeps its frame alive until the next collection
     for side_data in sides:
         if getattr(side_data.type, "name", "") == _MATRIX_TYPE:
             return orientation_of_matrix(np.frombuffer(bytes(side_data), dtype="=i4"))

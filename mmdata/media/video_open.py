@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from mmdata.errors import (
@@ -135,15 +135,17 @@ def best_stream(container: InputContainer, kind: Literal["video", "audio"]) -> A
         return None
 
 
-def packets(container: InputContainer, *streams: Any) -> Iterator[Packet[Any]]:
+def packets(container: InputContainer, *streams: Any) -> Generator[Packet[Any], None, None]:
     """The packets of some tracks in file order, without the empty ones that PyAV adds to flush decoders.
 
     A file may announce tracks while it is read (MPEG-TS). PyAV does not list them, and fails over them at the end.
     """
+    found: Any = container.demux(*streams)
     try:
-        for packet in container.demux(*streams):
-            if packet.size:
-                yield packet
+        with closing(found):  # dropped without closing it would leak a few hundred bytes
+            for packet in found:
+                if packet.size:
+                    yield packet
     except IndexError:
         return
 

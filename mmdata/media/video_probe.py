@@ -6,6 +6,7 @@ sample table), in the packets otherwise, in the pictures when asked to decode al
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,8 +137,11 @@ def _refuse_cut(container: InputContainer, source: Source, truncated: Truncated)
 
 
 def _first_picture(container: InputContainer, stream: VideoStream, source: Source) -> VideoFrame:
-    first = next(decode_packets(stream, packets(container, stream)), None)
-    first = first or next(decode_from_start(source, any_start=True), None)
+    with closing(decode_packets(stream, packets(container, stream))) as frames:
+        first = next(frames, None)
+    if first is None:
+        with closing(decode_from_start(source, any_start=True)) as frames:
+            first = next(frames, None)
     if first is None:
         raise EmptyMedia("the video track has no picture")
     return first

@@ -5,8 +5,8 @@ Two back ends behind one contract: PyAV here, decord in `video_decord`. `DEFAULT
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -89,19 +89,30 @@ def _codec(source: Source) -> str:
         container.close()
 
 
-def _from_key(stream: VideoStream, key: Packet[Any], following: Iterator[Packet[Any]]) -> Iterator[VideoFrame]:
+def _from_key(
+    stream: VideoStream, key: Packet[Any], following: Generator[Packet[Any], None, None]
+) -> Generator[VideoFrame, None, None]:
     """Pictures from a key packet on. Raises UnreadableMedia when its picture is none that decoding can start at: with
     periodic intra refresh (H.264) a packet is marked as key whose picture still predicts from earlier ones."""
     from av.video.frame import PictureType
 
     started = False
-    for frame in itertools.chain(decode_packet(stream, key), decode_packets(stream, following, any_start=True)):
-        if not started and frame.pts is not None and key.pts is not None and frame.pts >= key.pts:
-            whole = frame.pict_type in (PictureType.NONE, PictureType.I, PictureType.SI, PictureType.BI)
-            if frame.pts != key.pts or not whole:
-                raise UnreadableMedia("decoding cannot start here")
-            started = True
-        yield frame
+    with closing(_all_from(stream, key, following)) as frames:
+        for frame in frames:
+            if not started and frame.pts is not None and key.pts is not None and frame.pts >= key.pts:
+                whole = frame.pict_type in (PictureType.NONE, PictureType.I, PictureType.SI, PictureType.BI)
+                if frame.pts != key.pts or not whole:
+                    raise UnreadableMedia("decoding cannot start here")
+                started = True
+            yield frame
+
+
+def _all_from(
+    stream: VideoStream, key: Packet[Any], following: Generator[Packet[Any], None, None]
+) -> Generator[VideoFrame, None, None]:
+    with closing(decode_packets(stream, following, any_start=True)) as frames:
+        yield from decode_packet(stream, key)
+        yield from frames
 
 
 class Reader:
@@ -120,7 +131,7 @@ class Reader:
             self._container.close()
             raise
         self._any_start = self.timeline.by_packet is False and not len(self.timeline.keys)
-        self._frames: Iterator[VideoFrame] | None = None
+        self._frames: Generator[VideoFrame, None, None] | None = None
         self._index = -1
         self._frame: VideoFrame | None = None
 
@@ -136,8 +147,13 @@ class Reader:
 
     def close(self) -> None:
         """Free the decoder; frames already given stay valid."""
-        self._frames = self._frame = None
+        self._forget()
         self._container.close()
+
+    def _forget(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+        self._frames = self._frame = None
 
     @property
     def container_format(self) -> str:
@@ -227,14 +243,14 @@ class Reader:
         except UnreadableMedia:
             if not tolerant:
                 raise
-        self._frames = None
+        self._forget()
         return None
 
     def _seek(self, key: int, target: int) -> bool:
         """Go to the key frame of time `key` or one before it; False when the container lands elsewhere."""
         import av
 
-        self._frames = self._frame = None
+        self._forget()
         try:
             self._container.seek(key, stream=self._stream, backward=True)
         except av.error.FFmpegError:
@@ -254,7 +270,7 @@ class Reader:
 
     def _rewind(self) -> None:
         """Start over with a fresh decoder: seeking back to the start is not exact in every container."""
-        self._frames = self._frame = None
+        self._forget()
         self._container.close()
         self._open()
         following = packets(self._container, self._stream)

@@ -6,7 +6,8 @@ picture, packed B-frames, a start in the middle of a group), they come from a fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,17 +150,19 @@ def timeline_of_pictures(stamps: list[tuple[int | None, int | None]], stream: Vi
 
 
 def decode_packets(
-    stream: VideoStream, incoming: Iterator[Packet[Any]], *, any_start: bool = False
-) -> Iterator[VideoFrame]:
+    stream: VideoStream, incoming: Generator[Packet[Any], None, None], *, any_start: bool = False
+) -> Generator[VideoFrame, None, None]:
     """Decode packets strictly, from the first key frame on (from the first packet with `any_start`).
 
+    Close it (and with it `incoming`) before the container: PyAV leaks a little otherwise.
     Raises UnsupportedMedia (encrypted), UnreadableMedia naming the time of the packet or frame that is damaged.
     """
     started = any_start
-    for packet in incoming:
-        started = started or packet.is_keyframe
-        if started and not packet.is_corrupt:
-            yield from decode_packet(stream, packet)
+    with closing(incoming):
+        for packet in incoming:
+            started = started or packet.is_keyframe
+            if started and not packet.is_corrupt:
+                yield from decode_packet(stream, packet)
     if started:
         yield from decode_packet(stream, None)
 
@@ -184,11 +187,14 @@ def decode_packet(stream: VideoStream, packet: Packet[Any] | None) -> list[Video
     return frames
 
 
-def decode_from_start(source: Source, *, any_start: bool = False, threads: int = 1) -> Iterator[VideoFrame]:
+def decode_from_start(
+    source: Source, *, any_start: bool = False, threads: int = 1
+) -> Generator[VideoFrame, None, None]:
     """Every picture of the video in the order shown, streaming. `any_start`: no packet is marked as a key frame."""
     with opened(source) as container:
         stream = video_stream(container, threads=threads)
-        yield from decode_packets(stream, packets(container, stream), any_start=any_start)
+        with closing(decode_packets(stream, packets(container, stream), any_start=any_start)) as frames:
+            yield from frames
 
 
 def _clock(pts: int | None, stream: VideoStream) -> str:

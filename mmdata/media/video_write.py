@@ -42,8 +42,8 @@ QUALITY: MappingProxyType[str, int] = MappingProxyType({"h264": 20, "vp9": 31, "
 
 OPTIONS: MappingProxyType[str, dict[str, str]] = MappingProxyType(
     {
-        # x264's macroblock tree reads memory that it never wrote where the CPU has AVX-512 (seen in core 165): the bytes
-        # then differ from run to run.
+        # x264's macroblock tree reads memory that it never wrote where the CPU has AVX-512 (seen in core 165): the
+        # bytes then differ from run to run.
         "h264": {"preset": "medium", "x264-params": "mbtree=0"},
         "vp9": {"b": "0", "deadline": "good", "cpu-used": "4", "row-mt": "0"},
         "av1": {"preset": "8", "svtav1-params": "lp=1"},
