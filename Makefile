@@ -42,7 +42,7 @@ demo: $(ENV)/.tessera-core
 peers:
 	@[ -e $(PEERS)/.complete ] || { $(PYTHON) -m venv $(PEERS) \
 	  && $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip \
-	  && $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 datasets 'megatron-energon[av_decode]' \
+	  && $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 datasets 'megatron-energon[av_decode]' pillow \
 	  && touch $(PEERS)/.complete; } || echo "peers: could not be installed (offline?); the tests that need them will be skipped"
 
 test: $(ENV)/.tessera-test peers
