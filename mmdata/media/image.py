@@ -115,7 +115,7 @@ def frames(
     header = _header(names, data, max_pixels)
     if max_frames is not None and header.frames > max_frames:
         raise DecompressionBomb(f"{header.format}: {header.frames} frames, over the limit of {max_frames}")
-    with typed(names[0]):
+    with typed(names[0], cut=header.cut):
         picture = open_picture(names, data, max_pixels)
     first = 1 if header.frames > 1 and getattr(picture, "default_image", False) else 0
     size = upright_size(header.width, header.height, header.turn)

@@ -1,6 +1,6 @@
-"""Animated WebP and AVIF as video: an adapter to the picture decoder, which composes their frames.
+"""Moving pictures (GIF, PNG, WebP, AVIF) as video: an adapter to the picture decoder, which composes their frames.
 
-FFmpeg decodes neither correctly; GIF it does, so GIF goes the ordinary way.
+FFmpeg decodes WebP and AVIF wrongly, loses the timing of PNG and refuses some, and shows transparent pixels black.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 def animation_format(source: Source) -> str | None:
-    """`webp` or `avif` when the source begins like one, else None."""
+    """`gif`, `png`, `webp` or `avif` when the source begins like one, else None."""
     head = read_at(source, 0, 12)
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    if head[:8] == b"\x89PNG\r\n\x1a\n":
+        return "png"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
     return "avif" if head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis") else None

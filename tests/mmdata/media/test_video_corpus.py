@@ -7,11 +7,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from expected_videos import BROKEN, CUT_SHORT, HARD, REFUSED, SECOND_TRACK, disagreements, videos
 
 from mmdata import errors
-from mmdata.media import video
+from mmdata.media import image, video
 
 
 def test_count_duration_and_rotation_are_those_the_tools_agree_on(corpora: Path, truth: dict[str, Any]) -> None:
@@ -113,3 +114,31 @@ def test_both_back_ends_give_the_same_pictures_or_decord_refuses(corpora: Path, 
         for mine, its in zip(ours, theirs, strict=True):
             assert abs(mine.astype(int) - its.astype(int)).mean() < 4, name
     assert served >= 30
+
+
+def test_moving_pictures_are_composed_as_the_picture_reader_does(corpora: Path, truth: dict[str, Any]) -> None:
+    """Frames, times and colours of a GIF, PNG, WebP or AVIF as video are those of its frames as pictures."""
+    seen = set()
+    for name, row in truth.items():
+        said = row.get("pillow") or {}
+        if said.get("format") in ("GIF", "PNG", "WEBP", "AVIF") and said.get("n_frames", 1) > 1:
+            if "decompression_bomb" in name:
+                continue
+            data = (corpora / name).read_bytes()
+            shown = list(image.frames(data))
+            info, times = video.decode_all(data), video.frame_times(data)
+            assert info.frames == len(shown) == len(times), name
+            assert info.duration == pytest.approx(sum(seconds for _, seconds in shown)), name
+            for frame, (picture, _) in zip(video.read_frames(data, range(len(shown))), shown, strict=True):
+                assert (frame == np.asarray(picture)).all(), name
+            seen.add(said["format"])
+    assert seen == {"GIF", "PNG", "WEBP", "AVIF"}
+
+
+@pytest.mark.parametrize(
+    "name", ["videos/intel/classroom.gif", "images/image-rs/ball.png", "images/image-rs/anim.webp"]
+)
+def test_a_moving_picture_that_is_cut_is_refused(corpora: Path, name: str) -> None:
+    data = (corpora / name).read_bytes()
+    with pytest.raises(errors.TruncatedMedia):
+        video.decode_all(data[: len(data) * 9 // 10])
