@@ -154,6 +154,9 @@ class StorageOptions(Section):
     def _is_url(cls, value: str | None) -> str | None:
         if value is not None and not re.match(r"https?://.", value):
             raise mistake(f"expected a URL that starts with http:// or https://, found {show(value)}")
+        if value is not None and "@" in value.partition("://")[2].partition("/")[0]:
+            # A recipe is stored with its dataset; neither it nor this message is to show the secret.
+            raise mistake("credentials have no place in a recipe: give them in the environment (AWS_ACCESS_KEY_ID, …)")
         return value
 
     @model_validator(mode="after")

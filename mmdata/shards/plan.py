@@ -30,8 +30,8 @@ from mmdata.shards.dataset import shard_file
 MEMBER_OVERHEAD = 1024
 """Bytes a tar adds per member: its header and, on average, half a block of padding, rounded up."""
 
-JPEG_BYTES_PER_PIXEL = 0.35
-"""What a photograph at quality 90 takes on average; only shard sizes depend on it."""
+BYTES_PER_PIXEL = {"keep": 0.35, "jpeg": 0.35, "webp": 0.35, "avif": 0.35, "png": 2.0}
+"""What a photograph takes on average (lossy at quality 90), by `encode.image.format`; only shard sizes depend on it."""
 
 
 @dataclass(frozen=True)
@@ -322,15 +322,21 @@ def _shards(
 def expected_bytes(
     recipe: Recipe, table: pa.Table, bucket: npt.NDArray[np.int32], buckets: list[Bucket]
 ) -> npt.NDArray[np.int64]:
-    """Bytes each catalog row is expected to take in a shard: its source's, or less where a picture is scaled down."""
+    """Bytes each catalog row is expected to take in a shard: its source's, unless a picture is brought to a bucket."""
     size = pc.fill_null(_column(table, "size_bytes"), 0).to_numpy().astype(np.int64)
     chars = pc.fill_null(_column(table, "text_chars"), 0).to_numpy().astype(np.int64)
     if recipe.transforms.image and any(b.modality == "image" and b.width for b in buckets):
         pixels = np.asarray(
             [b.width * b.height if b.modality == "image" and b.width and b.height else 0 for b in buckets]
         )
-        target = np.where(bucket >= 0, pixels[bucket], 0) * JPEG_BYTES_PER_PIXEL
-        size = np.where(target > 0, np.minimum(size, target), size).astype(np.int64)
+        format = recipe.encode.image.format
+        target = np.where(bucket >= 0, pixels[bucket], 0)
+        width, height = (pc.fill_null(_column(table, name), 0).to_numpy() for name in ("width", "height"))
+        own = width.astype(np.int64) * height
+        made = target * BYTES_PER_PIXEL[format]
+        # A picture that shrinks in its own format takes no more than it did.
+        made = np.where((format == "keep") & (target <= own), np.minimum(size, made), made)
+        size = np.where(target > 0, made, size).astype(np.int64)
     expected: npt.NDArray[np.int64] = size + chars + 2 * MEMBER_OVERHEAD
     return expected
 
