@@ -244,7 +244,8 @@ def _lengths(
         drop(_at(rows[over], table.num_rows), f"{modality}_too_long", text)
     found[missing] = -1
     if isinstance(settings, AudioBuckets):
-        return [Bucket(f"audio-{edge:.3f}s", modality, duration=float(edge)) for edge in edges], found
+        digits = 3 if len({f"{edge:.3f}" for edge in edges}) == len(edges) else 9
+        return [Bucket(f"audio-{edge:.{digits}f}s", modality, duration=float(edge)) for edge in edges], found
     return [Bucket(f"text-{edge:.0f}", modality, length=int(edge)) for edge in edges], found
 
 

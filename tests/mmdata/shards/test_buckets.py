@@ -166,6 +166,12 @@ def test_a_recording_longer_than_the_last_edge_is_told_by_how_much(tmp_path: Pat
     assert told == {"audio_too_long": "its duration exceeds the largest edge 5; nearest miss: 5.5"}
 
 
+def test_edges_less_than_a_millisecond_apart_have_names_of_their_own(tmp_path: Path) -> None:
+    made = recipe(tmp_path, buckets={"audio": {"count": 2}})
+    rows = [{"modality": "audio", "duration": seconds} for seconds in (1.00002, 1.00004)]
+    assert len(set(bucketed(made, rows)[0])) == 2
+
+
 def test_text_edges_are_as_many_as_asked_for_on_their_lattice(tmp_path: Path) -> None:
     settings = {"length": "text_chars", "count": 4, "multiple_of": 64}
     made = recipe(tmp_path, buckets={"text": settings})
