@@ -350,14 +350,18 @@ def test_datasets_reads_bucket_folders_without_splits(folders: Path, captioned: 
 
 
 @pytest.mark.peers
-def test_datasets_reads_converted_arrow_shards(captioned: Path, tmp_path: Path) -> None:
-    """Every picture becomes a JPEG; the schema may still have a column that no sample fills."""
-    settings = ("output.format=arrow", "output.folder_per_bucket=true", "encode.image.format=jpeg")
-    dataset = build(captioned, "converted", *settings)
+def test_datasets_reads_arrow_shards_with_an_empty_column(tmp_path: Path) -> None:
+    """A resized BMP is stored as JPEG, one that has its size already would keep its bytes: the schema has columns for
+    both, of which the samples here fill one."""
+    (tmp_path / "media").mkdir()
+    for number in range(4):
+        make_picture(tmp_path / "media" / f"p{number}.bmp", number)
+    resize = {"op": "resize", "width": 32, "height": 24}
+    write_recipe(tmp_path, transforms={"image": [resize]}, buckets={"image": {"shapes": [[64, 64]]}})
+    dataset = build(tmp_path, "out", "output.format=arrow", "output.folder_per_bucket=true")
     found = run_peer("read_datasets.py", dataset, tmp_path / "cache", home=tmp_path)
-    assert {key: sorted(members) for key, members in found["splits"]["train"].items()} == {
-        f"p{number}": ["jpg", "txt"] for number in range(10)
-    }
+    assert found["features"] == {"__key__": "string", "bmp": "Image", "jpg": "Image"}
+    assert found["pictures"] == {f"p{number}.jpg": [32, 24] for number in range(4)}
 
 
 def picture_sizes(folder: Path) -> dict[str, list[int]]:
