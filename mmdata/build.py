@@ -22,7 +22,7 @@ import xxhash
 
 from mmdata.engines.local import run
 from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError
-from mmdata.media.sandbox import Failure, Sandbox
+from mmdata.media.sandbox import Failure, Sandbox, kept
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators.chain import Setup
 from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_fields
@@ -31,7 +31,16 @@ from mmdata.report.dataset import dataset_report
 from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef, geometry, modality
 from mmdata.shards.catalog import Catalog
 from mmdata.shards.commit import clean, fold, read_records
-from mmdata.shards.dataset import BUILD_FOLDER, MANIFEST, REPORT_FILE, Manifest, has_dataset, open_manifest, unfinished
+from mmdata.shards.dataset import (
+    BUILD_FOLDER,
+    MANIFEST,
+    REPORT_FILE,
+    Manifest,
+    has_dataset,
+    holds_all_shards,
+    open_manifest,
+    unfinished,
+)
 from mmdata.shards.plan import Plan, PlannedShard, make_plan, plan_fingerprint
 from mmdata.shards.planfile import WorkPlan, load_plan, save_plan
 from mmdata.shards.records import (
@@ -138,7 +147,7 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
 
 def finished(recipe: Recipe, catalog: Catalog) -> Manifest | None:
     """The manifest of the dataset that this very recipe and catalog already gave, after removing what a killed commit
-    may have left behind; None when it is still to be built."""
+    may have left behind; None when it is still to be built, or a shard of it is gone or cut short."""
     storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     output = recipe.output.path
     if not has_dataset(storage, output):
@@ -146,8 +155,11 @@ def finished(recipe: Recipe, catalog: Catalog) -> Manifest | None:
     manifest = open_manifest(storage, output)
     if manifest.plan != plan_fingerprint(recipe, catalog):
         return None
+    if not holds_all_shards(storage, output, manifest):
+        return None
     if unfinished(storage, output):
         clean(storage, output, manifest)
+    _remove_remote_work(storage, output)
     return manifest
 
 
@@ -258,8 +270,7 @@ def commit(prepared: Prepared) -> Manifest:
     storage.write(join(output, REPORT_FILE), dataset_report(storage, output, manifest).encode())
     storage.write(join(output, MANIFEST), manifest.to_json().encode())
     clean(storage, output, manifest)
-    if storage.local_path(output) is None:
-        shutil.rmtree(prepared.job.work, ignore_errors=True)
+    _remove_remote_work(storage, output)
     return manifest
 
 
@@ -270,6 +281,12 @@ def _work_folder(storage: Storage, output: str) -> str:
         return os.path.join(local, BUILD_FOLDER, "work")
     name = f"mmdata-{getpass.getuser()}-{xxhash.xxh3_64_hexdigest(output.encode())}"
     return os.path.join(tempfile.gettempdir(), name)
+
+
+def _remove_remote_work(storage: Storage, output: str) -> None:
+    """Remove the temporary folder of a build whose output is not local; a local one has it in its build folder."""
+    if storage.local_path(output) is None:
+        shutil.rmtree(_work_folder(storage, output), ignore_errors=True)
 
 
 # --- in the worker ------------------------------------------------------------------------------------------------
@@ -284,9 +301,9 @@ def build_shard(number: int, job: Job) -> int:
     shard = plan.shards[number]
     writer = _Shard(shard, plan, job)
     try:
-        with Sandbox("mmdata.operators.process:process", job.setup, limits=job.sandbox) as sandbox:
-            for row, place, result in _results(shard, plan, job, writer, sandbox):
-                writer.add(row, place, result)
+        sandbox = kept("mmdata.operators.process:process", job.setup, limits=job.sandbox)
+        for row, place, result in _results(shard, plan, job, writer, sandbox):
+            writer.add(row, place, result)
         return writer.commit()
     finally:
         writer.discard()

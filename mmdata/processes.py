@@ -85,6 +85,11 @@ def resolve(name: str) -> Any:
     return found
 
 
+def expect(modules: Iterable[str]) -> None:
+    """Processes that need these modules will be started soon: their server imports them meanwhile. Does not wait."""
+    _running_server(frozenset(modules))
+
+
 def describe_status(status: int) -> str:
     """An exit status in words: "was killed by SIGSEGV (Segmentation fault)" or "exited with status 3"."""
     if status >= 0:

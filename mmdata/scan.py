@@ -22,7 +22,7 @@ import xxhash
 from mmdata.engines.local import run
 from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound
 from mmdata.formats.parquet import read_parquet
-from mmdata.media.sandbox import Failure, Sandbox
+from mmdata.media.sandbox import Failure, Sandbox, kept
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators.chain import Setup
 from mmdata.operators.registry import statistic_columns, statistics_for
@@ -263,18 +263,18 @@ def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
         return earlier, 0
     schema = catalog_schema(job.statistics)
     writer, inputs, measured = PartWriter(schema), _Inputs(task, job), 0
-    with Sandbox("mmdata.operators.measure:measure", job.setup, limits=job.sandbox) as sandbox:
-        samples = job.sources[task.source].samples(task.partition)
-        while chunk := list(islice(samples, CHUNK)):
-            stamps = [inputs.add(sample) for sample in chunk]
-            rows = earlier.rows(chunk, stamps, inputs.leaf) if earlier is not None else {}
-            fresh = [i for i in range(len(chunk)) if i not in rows]
-            results = _measured([chunk[i] for i in fresh], inputs.leaf, sandbox)
-            for i, result in zip(fresh, results, strict=True):
-                rows[i] = _row(chunk[i], stamps[i], inputs.leaf, result, job)
-            table = pa.Table.from_pylist([rows[i] for i in range(len(chunk))], schema=schema)
-            writer.add(table, _members(row for row in rows.values() if row["status"] == "ok"))
-            measured += len(fresh)
+    sandbox = kept("mmdata.operators.measure:measure", job.setup, limits=job.sandbox)
+    samples = job.sources[task.source].samples(task.partition)
+    while chunk := list(islice(samples, CHUNK)):
+        stamps = [inputs.add(sample) for sample in chunk]
+        rows = earlier.rows(chunk, stamps, inputs.leaf) if earlier is not None else {}
+        fresh = [i for i in range(len(chunk)) if i not in rows]
+        results = _measured([chunk[i] for i in fresh], inputs.leaf, sandbox)
+        for i, result in zip(fresh, results, strict=True):
+            rows[i] = _row(chunk[i], stamps[i], inputs.leaf, result, job)
+        table = pa.Table.from_pylist([rows[i] for i in range(len(chunk))], schema=schema)
+        writer.add(table, _members(row for row in rows.values() if row["status"] == "ok"))
+        measured += len(fresh)
     return writer.write(job.storage, url, inputs=inputs.fingerprint, scan=job.measure), measured
 
 

@@ -10,7 +10,8 @@ pixels, `frames` and `duration` the sums over the timed media, `size_bytes` the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -129,6 +130,9 @@ class MediaRef:
     stamp: str = ""
     """`size:mtime_ns` or the ETag of the object: the medium is unchanged while this is equal."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MediaRef, _REF(self)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSample:
@@ -147,6 +151,9 @@ class SourceSample:
     """Changes when the sample's own description changes (side-car, table row)."""
     error: tuple[str, str] | None = None
     """(error class, message) when the description itself is bad: the sample goes straight to the quarantine."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SourceSample, _SAMPLE(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +180,16 @@ class MediaInfo:
     """Video: frame times are not evenly spaced."""
     audio: bool | None = None
     """Video: an audio track is present."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MediaInfo, _INFO(self)
+
+
+# Pickled by position: what dataclasses with slots do by themselves takes several times as long, and samples are pickled
+# twice each.
+_REF, _SAMPLE, _INFO = (
+    attrgetter(*(each.name for each in fields(cls))) for cls in (MediaRef, SourceSample, MediaInfo)
+)
 
 
 def escape_key(key: str) -> str:

@@ -115,6 +115,20 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         return self._child
 
 
+_kept: dict[str, tuple[object, Sandbox]] = {}
+
+
+def kept(handler: str, setup: object, *, limits: Limits) -> Sandbox:
+    """This process's sandbox for the handler, the same for every caller with this very `setup`: a job's tasks, one
+    after the other, share one child. It ends with the process."""
+    found = _kept.get(handler)
+    if found is None or found[0] is not setup or found[1].limits != limits:
+        if found is not None:
+            found[1].close()
+        found = _kept[handler] = (setup, Sandbox(handler, setup, limits=limits))
+    return found[1]
+
+
 class _Child:
     """A child process with its pipes, and the shared memory that says which item it works on."""
 

@@ -23,7 +23,7 @@ from mmdata.storage import Storage
 STATISTIC_FRAMES = 8
 """Frames of a video that picture statistics look at, spread evenly."""
 
-HEAD_BYTES = 256 * 1024
+HEAD_BYTES = 64 * 1024
 """A header scan reads this much of a picture first, and the whole file only when that is not enough."""
 
 Source = bytes | str

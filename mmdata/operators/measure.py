@@ -6,7 +6,7 @@ Each medium is read once and decoded once, however many statistics look at it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from mmdata.errors import DecompressionBomb, EmptyMedia, MediaError, UnreadableMedia
@@ -93,9 +93,14 @@ def _measure_medium(ref: MediaRef, setup: Setup) -> tuple[dict[str, Any], dict[s
         info, stats = _measure_audio(source, setup)
     _within(info, setup.limits)
     _storable(info)
-    row = asdict(ref) | asdict(info) | {"kind": kind, "size_bytes": size, "digest": digest}
+    row = _values(ref) | _values(info) | {"kind": kind, "size_bytes": size, "digest": digest}
     row["length"] = size if ref.length is None else ref.length
     return row, stats
+
+
+def _values(record: MediaRef | MediaInfo) -> dict[str, Any]:
+    """Fields and values: `dataclasses.asdict` without its copies, since every value is a plain one."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _within(info: MediaInfo, limits: Limits) -> None:
