@@ -55,17 +55,23 @@ Energon = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset built from another recipe or catalog.")]
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the `mmdata` command."""
     _prepare_streams()
+    _leave(run())
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line (by default the process's own) and return its exit code; errors are told, not raised."""
+    code = 0
     try:
-        code = typer.main.get_command(app).main(prog_name="mmdata", standalone_mode=False)
+        answer = typer.main.get_command(app).main(arguments, prog_name="mmdata", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
-        code = code if isinstance(code, int) else 0
+        code = answer if isinstance(answer, int) else 0
     except _USAGE_ERROR as error:
         error.show()
-        code = error.exit_code
+        code = int(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:
@@ -75,7 +81,7 @@ def main() -> None:
         code = _fail(error)
     if code == 130:
         print("mmdata: interrupted; the same command goes on where it stopped", file=sys.stderr)
-    _leave(code)
+    return code
 
 
 def _leave(code: int) -> NoReturn:
