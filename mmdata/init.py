@@ -177,7 +177,7 @@ def recipe_text(folder: str, recipe: str, output: str, look: Look) -> str:
         *_aligned(
             ('    include: ["**/*"]', 'narrow it: ["train/**/*.jpg"]'),
             (f"    captions: {_yes(look.captioned > 0)}", "NAME.txt and NAME.json beside NAME.jpg belong to it"),
-            (f"    label_from_folder: {_yes(look.labelled)}", "the folder's name becomes the class label (member cls)"),
+            (f"    label_from_folder: {_yes(look.labelled)}", "the folder's name becomes the class label (label.txt)"),
         ),
         "",
         "scan:",

@@ -24,8 +24,10 @@ from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound
 from mmdata.formats.parquet import read_parquet
 from mmdata.media.sandbox import Failure, Sandbox, kept
 from mmdata.media.sandbox import Limits as SandboxLimits
+from mmdata.operators import chain
 from mmdata.operators.chain import Setup
 from mmdata.operators.registry import statistic_columns, statistics_for
+from mmdata.processes import expect
 from mmdata.recipe import MODALITIES, Limits, Recipe
 from mmdata.schema import CATALOG, SourceSample, geometry, modality
 from mmdata.shards.catalog import (
@@ -42,7 +44,7 @@ from mmdata.sources import Partition, Source, open_source
 from mmdata.storage import Storage, StorageSettings, open_storage
 from mmdata.storage.urls import join
 
-PRELOAD = ("mmdata.scan", "mmdata.operators.measure", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
+PRELOAD = ("mmdata.scan", *chain.PRELOAD)
 """Modules that worker processes start with."""
 
 VOLATILE = frozenset({"OperatorError", "MissingMedia", "UnsupportedMedia"})
@@ -125,6 +127,7 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
     """
     storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     catalog = recipe.catalog
+    expect(PRELOAD)
     job = _job(recipe, storage, catalog)
     earlier = _earlier_parts(storage, catalog)
     done: dict[int, tuple[Part, int]] = {}
@@ -371,7 +374,7 @@ def _row(sample: SourceSample, stamp: str, leaf: str, result: Mapping[str, Any] 
         "check": job.setup.check,
         "status": "ok",
         "group": sample.group,
-        "label": _label(sample.fields.get("cls")),
+        "label": _label(sample.fields.get("cls", sample.fields.get("label.txt"))),
         "fields": json.dumps(sample.fields, ensure_ascii=False),
     }
     if sample.media:

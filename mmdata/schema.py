@@ -142,7 +142,7 @@ class SourceSample:
     """Unique in its dataset; escaped so that it holds no dot after the last slash (see `escape_key`)."""
     media: tuple[MediaRef, ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
-    """Members that are not media: extension to JSON value (`{"txt": "a cat", "cls": "cat", "json": {...}}`)."""
+    """Members that are not media: extension to JSON value (`{"txt": "a cat", "cls": 3, "json": {...}}`)."""
     group: str | None = None
     """Samples of one group never part in a split."""
     row: int | None = None
@@ -187,9 +187,7 @@ class MediaInfo:
 
 # Pickled by position: what dataclasses with slots do by themselves takes several times as long, and samples are pickled
 # twice each.
-_REF, _SAMPLE, _INFO = (
-    attrgetter(*(each.name for each in fields(cls))) for cls in (MediaRef, SourceSample, MediaInfo)
-)
+_REF, _SAMPLE, _INFO = (attrgetter(*(each.name for each in fields(cls))) for cls in (MediaRef, SourceSample, MediaInfo))
 
 
 def escape_key(key: str) -> str:

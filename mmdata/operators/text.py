@@ -26,8 +26,8 @@ from mmdata.recipe.sizes import Path
 
 Missing = Literal["error", "empty"]
 
-ALIASES = {"label": "cls"}
-"""Names that templates may use for members: `{label}` is the class label, which shards store as `cls`."""
+ALIASES = {"label": ("cls", "label.txt")}
+"""Names that templates may use for members: `{label}` is the class label, stored as the number `cls` or as text."""
 
 
 @statistic("text_length", "text", {"text_chars": pa.int32()})
@@ -195,7 +195,7 @@ class Template(TextTransform):
     """Write a text from fields: `a photo of {label}: {txt}`."""
 
     text: Annotated[str, Field(min_length=1)]
-    """The text, with fields in braces: `{txt}`, `{label}` (the class label, member `cls`), `{json.author}` (a value
+    """The text, with fields in braces: `{txt}`, `{label}` (the class label), `{json.author}` (a value
     inside a member). `{{` and `}}` are braces."""
     to: Annotated[str, Field(min_length=1)] = "txt"
     """Member that receives the text."""
@@ -231,7 +231,8 @@ class Template(TextTransform):
         return {**fields, self.to: "".join(parts)}
 
     def _value(self, fields: Mapping[str, Any], name: str) -> str:
-        value = look_up(fields, ALIASES.get(name, name) if name not in fields else name)
+        names = (name,) if name in fields else ALIASES.get(name, (name,))
+        value = next((found for each in names if (found := look_up(fields, each)) is not None), None)
         if value is None or value == "":
             if self.missing == "error":
                 raise InvalidSample(f"template: the sample has no '{name}'")

@@ -64,7 +64,7 @@ class TableSource(Section):
     text: str | None = None
     """Column with the caption; becomes the member `txt`."""
     label: str | None = None
-    """Column with the class label; becomes the member `cls`."""
+    """Column with the class label; becomes the member `cls` when it is a whole number, else `label.txt`."""
     messages: str | None = None
     """Column with a conversation (`messages` or `conversations`); its placeholders are checked against the media."""
     placeholders: dict[MediaKind, str] = Field(default_factory=_placeholders)

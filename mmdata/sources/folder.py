@@ -20,7 +20,7 @@ from mmdata.schema import EXTENSIONS, MediaRef, SourceSample, escape_key
 from mmdata.sources.contract import SUFFIX, Partition, bad_key, encodable, kind_of, partition_name
 from mmdata.sources.listing import EXCLUDED, Listed, Patterns, walk_local, walk_remote
 from mmdata.sources.messages import normalise_fields
-from mmdata.sources.text import MAX_TEXT_BYTES, parse_member
+from mmdata.sources.text import MAX_TEXT_BYTES, label_member, parse_member
 
 if TYPE_CHECKING:
     from mmdata.recipe import FolderSource
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 SIDE_CARS = ("txt", "json", "cls")
 
 NO_EXTENSION = "(no extension)"
+
+FIRST = "first"
+"""Name of the first partition. The others are named after the file that begins them, which is why they begin there;
+the first begins with whatever sorts first."""
 
 _Member = list[Any]
 """`[extension as written, size, stamp]`; a list, so that it is the same after JSON."""
@@ -51,17 +55,16 @@ class Folder:
         self.ignored.clear()
         groups: list[Any] = []
         count = 0
-        found = False
+        name = FIRST
         for stem, members, media in self._stems():
             if groups and self._cuts.between(count, stem):
-                yield self._partition(groups, count)
-                groups, count = [], 0
+                yield Partition(name, {"groups": groups}, count)
+                groups, count, name = [], 0, partition_name(stem)
             groups.append([stem, members])
             count += media
-            found = True
-        if not found:
+        if not groups:
             raise ConfigError(self._nothing())
-        yield self._partition(groups, count)
+        yield Partition(name, {"groups": groups}, count)
 
     def samples(self, partition: Partition) -> Iterator[SourceSample]:
         for stem, members in partition.payload["groups"]:
@@ -69,9 +72,6 @@ class Folder:
             beside = {member[0].lower(): member for member in members if member[0].lower() in SIDE_CARS}
             for member in media:
                 yield self._sample(stem, member, beside, alone=len(media) == 1)
-
-    def _partition(self, groups: list[Any], count: int) -> Partition:
-        return Partition(partition_name(groups[0][0]), {"groups": groups}, count)
 
     def _files(self) -> Iterator[Listed]:
         patterns = Patterns(self._settings.include, self._settings.exclude)
@@ -150,8 +150,9 @@ class Folder:
         except InvalidSample as invalid:
             fields, error = {}, (InvalidSample.__name__, str(invalid))
         folder = stem.rpartition("/")[0].rpartition("/")[2]
-        if self._settings.label_from_folder and folder and "cls" not in fields:
-            fields["cls"] = folder
+        label = fields.pop("cls", folder if self._settings.label_from_folder and folder else None)
+        if label is not None:
+            fields.update([label_member(label)])
         return SourceSample(key=key, media=(media,), fields=fields, stamp=described, error=error)
 
     def _read_side_car(self, stem: str, name: str, member: _Member) -> Any:

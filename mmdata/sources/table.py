@@ -27,7 +27,7 @@ from mmdata.sources.rows_json import JsonArray, JsonLines
 from mmdata.sources.spool import EmbeddedBytes, Spool
 from mmdata.sources.stamps import stamped
 from mmdata.sources.table_formats import open_reader
-from mmdata.sources.text import json_value
+from mmdata.sources.text import json_value, label_member
 
 if TYPE_CHECKING:
     from mmdata.recipe import TableSource
@@ -197,7 +197,7 @@ class Table:
             if text is not None:
                 fields["txt"] = text
         if settings.label is not None and values.get(settings.label) is not None:
-            fields["cls"] = json_value(values[settings.label])
+            fields.update([label_member(json_value(values[settings.label]))])
         described = self._described(values)
         counts = Counter(cell.kind for cell in cells)
         if messages is not None:

@@ -18,6 +18,8 @@ MAX_TEXT_BYTES = 64 << 20
 
 TEXT_EXTENSIONS = frozenset({"txt", "text", "transcript", "caption"})
 NUMBER_EXTENSIONS = frozenset({"cls", "cls2", "index", "inx", "id"})
+LABEL_TEXT = "label.txt"
+"""Member of a class label that is not a number."""
 JSON_EXTENSIONS = frozenset({"json", "jsn"})
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -43,6 +45,17 @@ def parse_member(extension: str, data: bytes, name: str) -> Any:
         text = text.strip()
         return int(text) if _INTEGER.fullmatch(text) else text
     return text
+
+
+def label_member(value: Any) -> tuple[str, Any]:
+    """Member name and value of a class label: whole numbers are `cls`, anything else is the text `label.txt`.
+
+    To WebDataset, Energon and `datasets` a `cls` member is a number, and a text there ends their reading.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "cls", value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return ("cls", int(text)) if _INTEGER.fullmatch(text.strip()) else (LABEL_TEXT, text)
 
 
 def parse_text(data: bytes, name: str) -> str:

@@ -107,7 +107,7 @@ def test_a_bad_side_car_is_named_and_costs_its_own_sample_only(tree, rows_of, na
 def test_class_label_comes_from_the_folder_unless_a_side_car_gives_one(tree, rows_of):
     root = tree({"cat/1.jpg": JPEG, "x/dog/2.jpg": JPEG, "x/dog/3.jpg": JPEG, "x/dog/3.cls": "wolf", "top.jpg": JPEG})
     samples = rows_of("folder", root, label_from_folder=True)
-    assert [sample.fields.get("cls") for sample in samples] == ["cat", None, "dog", "wolf"]
+    assert [sample.fields.get("label.txt") for sample in samples] == ["cat", None, "dog", "wolf"]
 
 
 def test_colliding_stems_get_their_extension_whatever_the_partition_size(tree, rows_of):

@@ -58,9 +58,9 @@ def test_other_tables_of_the_corpus(corpora, rows_of):
     video = rows_of(
         "table", corpora / "text" / "video_labels.jsonl", media={"video": "video"}, label="label", base=base
     )
-    assert len(video) == 10 and video[0].fields["cls"] == "again" and video[0].media[0].field == "mkv"
+    assert len(video) == 10 and video[0].fields["label.txt"] == "again" and video[0].media[0].field == "mkv"
     image = rows_of("table", corpora / "text" / "image_labels.csv", media={"image": "file"}, label="label", base=base)
-    assert len(image) == 100 and image[5].fields == {"cls": "Not sure", "json": {"dataset": "clothing"}}
+    assert len(image) == 100 and image[5].fields == {"label.txt": "Not sure", "json": {"dataset": "clothing"}}
     assert all(sample.media[0].stamp for sample in image)
     documents = rows_of("table", corpora / "text" / "interleaved.jsonl", text="title", base=base)
     assert len(documents) == 19 and documents[0].fields["json"]["segments"][0]["type"] == "text"
