@@ -24,8 +24,10 @@ from mmdata.engines.local import run
 from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError
 from mmdata.media.sandbox import Failure, Sandbox, kept
 from mmdata.media.sandbox import Limits as SandboxLimits
+from mmdata.operators import chain
 from mmdata.operators.chain import Setup
 from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_fields
+from mmdata.processes import expect
 from mmdata.recipe import MODALITIES, Limits, Recipe, dump
 from mmdata.report.dataset import dataset_report
 from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef, geometry, modality
@@ -56,7 +58,7 @@ from mmdata.shards.writer import ShardWriter
 from mmdata.storage import Storage, StorageSettings, open_storage
 from mmdata.storage.urls import join
 
-PRELOAD = ("mmdata.build", "mmdata.media.image", "mmdata.media.video", "mmdata.media.audio")
+PRELOAD = ("mmdata.build", "mmdata.report.dataset", *chain.PRELOAD)
 """Modules that worker processes start with."""
 
 STICKY = frozenset({"DecodeTimeout", "DecoderCrash", "MemoryLimit"})
@@ -119,6 +121,7 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
                     "choose another output.path, or replace it with --overwrite"
                 )
             storage.delete(join(output, MANIFEST))
+    expect(PRELOAD)
     plan = make_plan(recipe, catalog)
     work = _work_folder(storage, output)
     storage.clean(work)
