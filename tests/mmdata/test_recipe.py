@@ -295,7 +295,7 @@ MUTATIONS: dict[str, tuple[str, str, int, str]] = {
     "edges that fall": ("[5s, 10, 30]", "[5s, 30, 10]", 32, "buckets.audio.edges: edges must increase, but 10 follows 30"),
     "wall under cpu": ("wall: 5m", "wall: 5s", 45, "limits: wall (5 s) must not be less than cpu (60 s)"),
     "quality over 100": ("quality: 90", "quality: 900", 43, "encode.image.quality: must be at most 100, found 900"),
-    "operator of another modality": ("- {op: template", "- {op: flip", 23, "transforms.text.0.op: 'flip' is a transform for image, not a transform for text"),
+    "operator of another modality": ("- {op: template", "- {op: flip", 23, "transforms.text.0.op: 'flip' is a transform for image and a transform for video, not a transform for text"),
     "statistic as transform": ("op: template", "op: text_length", 23, "'text_length' is a statistic for text, not a transform for text"),
     "unmeasured length": ("length: text_chars", "length: text_tokens", 35, "nothing measures the column 'text_tokens'; add {op: text_tokens, tokenizer: FOLDER} to scan.statistics"),
     "length that is text": ("length: text_chars", "length: label", 35, "packing.length: the column 'label' is string, not a number"),
