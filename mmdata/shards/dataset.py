@@ -128,6 +128,15 @@ def unfinished(storage: Storage, url: str) -> bool:
         return False
 
 
+def holds_all_shards(storage: Storage, url: str, manifest: Manifest) -> bool:
+    """Whether every shard of the manifest is there with its size. Their bytes are for `verify` to check."""
+    try:
+        sizes = {entry.url: entry.size for entry in storage.list(join(url, "shards"))}
+    except NotFound:
+        return False
+    return all(sizes.get(join(url, shard.file)) == shard.bytes for shard in manifest.shards)
+
+
 def shard_file(name: str, split: str, number: int, format: str, bucket: str | None = None) -> str:
     """Path of shard `number` of its split, relative to the dataset folder: `shards/NAME[-SPLIT]-000000.tar`."""
     ending = {"webdataset": "tar", "arrow": "arrow"}[format]

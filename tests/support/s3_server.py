@@ -201,15 +201,14 @@ class Gate(FaultyFront):
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint, [])
         self._wanted: re.Pattern[str] | None = None
-        self._after = False
+        self._after, self._skip = False, 0
         self.held, self._open = threading.Event(), threading.Event()
-        self.path = ""
 
-    def arm(self, pattern: str, *, after: bool) -> None:
-        """Hold the next PUT whose path matches: with `after`, once the server has stored it."""
+    def arm(self, pattern: str, *, after: bool, skip: int = 0) -> None:
+        """Hold the next PUT but `skip` whose path matches: with `after`, once the server has stored it."""
         self.held.clear()
         self._open.clear()
-        self._after, self._wanted = after, re.compile(pattern)
+        self._after, self._skip, self._wanted = after, skip, re.compile(pattern)
 
     def release(self) -> None:
         """Let go of what is held: a request that was held before the server is lost with its client."""
@@ -221,7 +220,10 @@ class Gate(FaultyFront):
             wanted = self._wanted
             if wanted is None or command != "PUT" or not wanted.search(path):
                 return ""
-            self._wanted, self.path = None, path
+            if self._skip:
+                self._skip -= 1
+                return ""
+            self._wanted = None
         if self._after:
             return "hold answer"
         self._hold()
