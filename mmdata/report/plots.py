@@ -27,7 +27,7 @@ def histogram(
         bins = np.geomspace(low, high, 41) if log else np.linspace(low, high, 41)
         axes.hist(positive, bins=bins, color=BAR)
         if log:
-            _plain_log_axis(axes)
+            _plain_log_axis(axes, (1.0, 2.0, 5.0) if high < 10_000 * low else (1.0,))
     for edge in edges:
         axes.axvline(edge, color=EDGE, linewidth=0.8)
     axes.set_xlabel(unit)
@@ -35,12 +35,12 @@ def histogram(
     return _svg(figure)
 
 
-def _plain_log_axis(axes: Any) -> None:
-    """Numbers at 1, 2 and 5 of each decade. matplotlib's own powers of ten are typeset, which takes a second a plot."""
+def _plain_log_axis(axes: Any, steps: tuple[float, ...]) -> None:
+    """Plain numbers at these steps of each decade. matplotlib's own powers of ten are typeset: a second a plot."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
