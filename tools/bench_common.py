@@ -11,7 +11,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -128,7 +127,7 @@ def settle() -> None:
     os.sync()
 
 
-def command_memory(command: Sequence[str], every_s: float = 0.05) -> tuple[int, float]:
+def command_memory(command: Sequence[str], every_s: float = 0.25) -> tuple[int, float]:
     """Peak of the summed PSS (bytes) of the command and everything it starts, and its seconds."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
@@ -157,23 +156,25 @@ def tree_pss(pid: int) -> int:
     return total
 
 
-class PeakMemory:
-    """Peak PSS of this process, sampled by a thread while the `with` block runs."""
+class Ended(NamedTuple):
+    """An ended command: its standard output, processor seconds, and peak resident bytes of its largest process."""
 
-    def __enter__(self) -> PeakMemory:
-        self.bytes = tree_pss(os.getpid())
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
+    output: str
+    cpu: float
+    peak_rss: int
 
-    def _watch(self) -> None:
-        while not self._done.wait(0.02):
-            self.bytes = max(self.bytes, tree_pss(os.getpid()))
 
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+def with_peak_rss(command: Sequence[str]) -> Ended:
+    """Run a command of one process and say what it took."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with exit code {process.returncode}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Ended(output, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)
 
 
 def parser(description: str | None, work: str) -> argparse.ArgumentParser:
