@@ -52,10 +52,13 @@ def _explain_in_dataset(storage: Storage, url: str, key: str) -> dict[str, Any]:
     recipe, note = _recipe_of(storage, url)
     catalog = _catalog_of(storage, url, manifest)
     row = _catalog_row(catalog, key) if catalog is not None else None
-    dropped = rows_with_key(storage, join(url, QUARANTINE_FILE), key)
+    near: list[str] = []
+    dropped = rows_with_key(storage, join(url, QUARANTINE_FILE), key, near)
     try:
         stored = find_in_dataset(storage, url, key)
-    except DatasetError:
+    except DatasetError as error:
+        if not dropped and near:
+            raise DatasetError(f"{error}; of the dropped: {', '.join(map(repr, near))}") from None
         if not dropped:
             raise
         stored = None

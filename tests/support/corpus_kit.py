@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,9 +135,9 @@ def proportional_bytes(pid: int) -> int:
     return 0
 
 
-def folder_keys(root: Path) -> dict[str, str]:
-    """Key of each media file below `root` by its path, by the rule that the folder source states."""
-    files = sorted(path for path in root.rglob("*") if path.is_file() and path.suffix[1:].lower() in EXTENSIONS)
+def folder_keys(root: Path, extensions: Collection[str] = EXTENSIONS) -> dict[str, str]:
+    """Key of each file below `root` with one of these extensions, by the rule that the folder source states."""
+    files = sorted(path for path in root.rglob("*") if path.is_file() and path.suffix[1:].lower() in extensions)
     stems = Counter(path.with_suffix("") for path in files)
     keys = {}
     for path in files:
