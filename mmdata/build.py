@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -29,7 +30,7 @@ from mmdata.operators.chain import Setup
 from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_fields
 from mmdata.processes import expect
 from mmdata.recipe import MODALITIES, Limits, Recipe, dump
-from mmdata.report.dataset import dataset_report
+from mmdata.report.dataset import MAX_ROWS, MEASURES, dataset_report
 from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef, geometry, modality
 from mmdata.shards.catalog import Catalog
 from mmdata.shards.commit import clean, fold, read_records
@@ -66,6 +67,9 @@ STICKY = frozenset({"DecodeTimeout", "DecoderCrash", "MemoryLimit"})
 
 ROWS_AT_ONCE = 256
 """Catalog rows of a shard that are Python objects at a time."""
+
+COPIES_AHEAD = 64
+"""Samples to copy that are read ahead of a result of the sandbox, to find the next one to decode."""
 
 Progress = Callable[[int, int, int], None]
 """Called with (samples finished, samples planned, samples dropped)."""
@@ -270,11 +274,20 @@ def commit(prepared: Prepared) -> Manifest:
         columns=prepared.job.columns,
         energon=prepared.job.work if prepared.recipe.output.energon else None,
     )
-    storage.write(join(output, REPORT_FILE), dataset_report(storage, output, manifest).encode())
+    buckets = [bucket.to_dict() for bucket in plan.buckets]
+    report = dataset_report(storage, output, manifest, buckets=buckets, scanned=_scanned(Rows(prepared.job.rows), plan))
+    storage.write(join(output, REPORT_FILE), report.encode())
     storage.write(join(output, MANIFEST), manifest.to_json().encode())
     clean(storage, output, manifest)
     _remove_remote_work(storage, output)
     return manifest
+
+
+def _scanned(rows: Rows, plan: Plan) -> pa.Table:
+    """What the scan measured of the planned samples, evenly thinned out where they are many: for the report."""
+    names = rows.take(np.empty(0, dtype=np.int64)).column_names
+    wanted = [name for name in names if name in MEASURES or name.startswith("stat.")]
+    return rows.take(np.sort(plan.order)[:: 1 + (len(plan.order) - 1) // MAX_ROWS], wanted)
 
 
 def _work_folder(storage: Storage, output: str) -> str:
@@ -312,31 +325,60 @@ def build_shard(number: int, job: Job) -> int:
         writer.discard()
 
 
+class _Entry(NamedTuple):
+    """A planned sample on its way into the shard."""
+
+    row: dict[str, Any]
+    place: int
+    item: BuildItem | Failure
+    apart: bool
+    """Whether it goes through the sandbox: only what must be decoded does."""
+
+
 def _results(
     shard: PlannedShard, plan: WorkPlan, job: Job, writer: _Shard, sandbox: Sandbox
 ) -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
-    """(catalog row, place in the plan, result) of each sample in order. Only what must be decoded goes to the
-    sandbox."""
-    waiting: deque[tuple[dict[str, Any], int, BuildItem | Failure]] = deque()
+    """(catalog row, place in the plan, result) of each sample in order."""
+    entries = _entries(shard, plan, job, writer)
+    for entry in entries:
+        if entry.apart:
+            yield from _decoded(entry, entries, job, sandbox)
+        else:
+            yield entry.row, entry.place, _copied(entry, job)
 
-    def items() -> Iterator[BuildItem]:
-        for row, place in _planned_rows(shard, plan, job):
-            known = writer.verdicts.get(row["key"])
-            item = Failure(*known) if known else _item(row, plan, place, job)
-            waiting.append((row, place, item))
-            if isinstance(item, BuildItem) and not is_copy(item, job.setup):
-                yield item
 
-    def ready() -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
-        while waiting and (isinstance(waiting[0][2], Failure) or is_copy(waiting[0][2], job.setup)):
-            row, place, item = waiting.popleft()
-            yield row, place, item if isinstance(item, Failure) else _copy(item, job.setup)
+def _decoded(
+    first: _Entry, entries: Iterator[_Entry], job: Job, sandbox: Sandbox
+) -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
+    """Results from `first` on, while samples for the sandbox follow each other closely."""
+    waiting = deque([first])
+
+    def items() -> Iterator[BuildItem | Failure]:
+        yield first.item
+        copies = 0
+        for entry in entries:
+            waiting.append(entry)
+            copies = 0 if entry.apart else copies + 1
+            if entry.apart:
+                yield entry.item
+            elif copies >= COPIES_AHEAD:
+                return
 
     for result in sandbox.map(items()):
-        yield from ready()
-        row, place, _ = waiting.popleft()
-        yield row, place, result
-    yield from ready()
+        entry = waiting.popleft()
+        yield entry.row, entry.place, result
+        while waiting and not waiting[0].apart:
+            entry = waiting.popleft()
+            yield entry.row, entry.place, _copied(entry, job)
+    for entry in waiting:
+        yield entry.row, entry.place, _copied(entry, job)
+
+
+def _entries(shard: PlannedShard, plan: WorkPlan, job: Job, writer: _Shard) -> Iterator[_Entry]:
+    for row, place in _planned_rows(shard, plan, job):
+        known = writer.verdicts.get(row["key"])
+        item = Failure(*known) if known else _item(row, plan, place, job)
+        yield _Entry(row, place, item, isinstance(item, BuildItem) and not is_copy(item, job.setup))
 
 
 def _planned_rows(shard: PlannedShard, plan: WorkPlan, job: Job) -> Iterator[tuple[dict[str, Any], int]]:
@@ -346,9 +388,11 @@ def _planned_rows(shard: PlannedShard, plan: WorkPlan, job: Job) -> Iterator[tup
         yield from zip(rows.take(plan.order[start:stop]).to_pylist(), range(start, stop), strict=True)
 
 
-def _copy(item: BuildItem, setup: Setup) -> Built | Failure:
+def _copied(entry: _Entry, job: Job) -> Built | Failure:
+    if isinstance(entry.item, Failure):
+        return entry.item
     try:
-        return copy(item, setup)
+        return copy(entry.item, job.setup)
     except MediaError as error:
         return Failure(type(error).__name__, str(error))
 
