@@ -8,6 +8,7 @@ from typing import Any
 
 import expected_audios
 import expected_videos
+import job_kit
 import numpy as np
 import pytest
 from corpus_kit import Dataset, build, decoded, folder_keys
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 
 MEMORY = 2 * 2**30
 """Bytes that all processes of a job together may take."""
+
+SCAN = {"partition": 64, "statistics": ["brightness", "sharpness", "loudness", "silence_ratio", "peak"]}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,8 @@ def whole(corpora: Path, home: Path) -> Dataset:
         home,
         "whole",
         source=[{"type": "folder", "path": str(corpora)}],
-        scan={"partition": 64, "statistics": ["brightness", "sharpness", "loudness", "silence_ratio", "peak"]},
+        scan=SCAN,
+        splits={"val": 0.2},
     )
 
 
@@ -56,7 +60,7 @@ def jpegs(corpora: Path, home: Path, whole: Dataset) -> Dataset:
         home,
         "jpegs",
         source=[{"type": "folder", "path": str(corpora)}],
-        scan={"partition": 64, "statistics": ["brightness", "sharpness", "loudness", "silence_ratio", "peak"]},
+        scan=SCAN,
         catalog=str(whole.catalog),
         filters=[{"name": "pictures", "keep": "modality == 'image'"}],
         transforms={"image": ["orient"]},
@@ -160,6 +164,19 @@ def test_statistics_are_there_for_every_good_sample(whole: Dataset, stored: Any)
             assert row["stat.sharpness"] >= 0
         if row["modality"] == "audio":
             assert -70 <= row["stat.loudness"] <= 10 and 0 <= row["stat.silence_ratio"] <= 1, key
+
+
+def test_a_share_of_the_samples_is_for_validation(whole: Dataset) -> None:
+    share = sum(row["split"] == "val" for row in whole.index.values()) / len(whole.index)
+    assert share == pytest.approx(0.2, abs=0.065)  # four standard deviations of 613 draws
+    assert all(f"-{row['split']}-" in row["shard"] for row in whole.index.values())
+
+
+@pytest.mark.parametrize("name", ["whole", "jpegs"])
+def test_verify_agrees(name: str, request: pytest.FixtureRequest) -> None:
+    dataset: Dataset = request.getfixturevalue(name)
+    told = job_kit.mmdata("verify", dataset.folder, "--workers", 2, "--json")
+    assert told["ok"] and told["samples"] == len(dataset.index)
 
 
 def test_the_whole_job_stays_within_its_memory(whole: Dataset, jpegs: Dataset) -> None:
