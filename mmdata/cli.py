@@ -373,6 +373,8 @@ def _scan(recipe: Recipe, workers: int | None) -> tuple[Catalog, int]:
 def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog | None:
     """The recipe's catalog, scanned where there is none made with these settings (None in a dry run)."""
     from mmdata import scan as verb
+    from mmdata.build import PRELOAD
+    from mmdata.processes import expect
     from mmdata.shards.catalog import has_catalog, open_catalog
 
     storage = _storage(recipe)
@@ -382,7 +384,10 @@ def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog |
             verb.check_limit(catalog, recipe.limits)
             return catalog
         print(f"mmdata: {recipe.catalog} was scanned with other settings: scanning again", file=sys.stderr)
-    return None if dry_run else _scan(recipe, workers)[0]
+    if dry_run:
+        return None
+    expect((*verb.PRELOAD, *PRELOAD))  # the build's processes come from the same server as the scan's
+    return _scan(recipe, workers)[0]
 
 
 def _catalog_summary(catalog: Catalog) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def bare_resize(path: str) -> int:
             if least // factor >= 2 * SIDE:
                 picture.draft(None, (picture.width // factor, picture.height // factor))
                 break
-        picture = picture.convert("RGB")
+        if picture.mode != "RGB":
+            picture = picture.convert("RGB")
         scale = max(SIDE / picture.width, SIDE / picture.height)
         across, down = SIDE / scale, SIDE / scale
         left, top = max(0.0, (picture.width - across) / 2), max(0.0, (picture.height - down) / 2)
