@@ -65,6 +65,8 @@ def histogram(
     if marks:
         axes.legend(frameon=False, fontsize=8, loc="best")
     _label_axes(axes, unit, ticks if log else None, log)
+    if not log and len(shown) and np.all(shown == np.floor(shown)):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     return _svg(figure)
 
 
