@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -108,10 +109,8 @@ def _read_text(text: str, kind: Kind) -> list[Cell]:
     if stripped[:5].lower() == "data:":
         return [_data_uri(stripped, kind)]
     if stripped.startswith("[") and stripped.endswith("]"):
-        try:
+        with contextlib.suppress(ValueError):  # a path may look like this; it is tried as one
             return read_cell(json.loads(stripped), kind)
-        except ValueError:
-            pass  # a path may look like this; it is tried as one
     if len(stripped) >= 32 and _BASE64.fullmatch(stripped):
         data = decode_base64(stripped)
         if data is not None and (sniff(data) is not None or len(stripped) > _SURE_BASE64):
