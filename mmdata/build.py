@@ -116,15 +116,15 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
     """
     storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     output = recipe.output.path
-    if has_dataset(storage, output):
+    if overwrite:
+        storage.delete(join(output, MANIFEST))
+    elif has_dataset(storage, output):
         found = open_manifest(storage, output)
         if found.plan != plan_fingerprint(recipe, catalog):
-            if not overwrite:
-                raise DatasetError(
-                    f"{output}: holds a dataset built from another recipe or catalog; "
-                    "choose another output.path, or replace it with --overwrite"
-                )
-            storage.delete(join(output, MANIFEST))
+            raise DatasetError(
+                f"{output}: holds a dataset built from another recipe or catalog; "
+                "choose another output.path, or replace it with --overwrite"
+            )
     expect(PRELOAD)
     plan = make_plan(recipe, catalog)
     work = _work_folder(storage, output)

@@ -52,7 +52,9 @@ Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is one fo
 Energon = Annotated[
     bool, typer.Option("--energon", help="Also write the files with which Megatron-Energon opens the dataset.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset built from another recipe or catalog.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the dataset that is there: another recipe's, or a damaged one.")
+]
 
 
 def main() -> NoReturn:
@@ -205,7 +207,7 @@ def build(
         return _preview(loaded, as_json)
     if dry_run:
         return _print(_plan_summary(loaded, catalog), as_json, plan_text)
-    manifest = verb.finished(loaded, catalog)
+    manifest = None if overwrite else verb.finished(loaded, catalog)
     if manifest is not None:
         return _print(_dataset_summary(loaded.output.path, manifest) | {"unchanged": True}, as_json, dataset_text)
     prepared = verb.prepare(loaded, catalog, overwrite=overwrite)

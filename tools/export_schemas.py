@@ -43,10 +43,13 @@ def documents() -> dict[str, str]:
 
 
 def manifest_schema() -> dict[str, Any]:
-    """JSON Schema of `manifest.json`: the manifest's fields, and the totals that are written with them."""
+    """JSON Schema of `manifest.json`: the manifest's fields, and the totals and checksum that are written with them."""
     own = TypeAdapter(Manifest).json_schema()
-    totals = {name: {"type": "integer", "minimum": 0, "title": name.title()} for name in ("samples", "bytes")}
-    return {"$schema": SCHEMA_ID, **own, "title": "Tessera manifest", "properties": {**own["properties"], **totals}}
+    added: dict[str, Any] = {
+        name: {"type": "integer", "minimum": 0, "title": name.title()} for name in ("samples", "bytes")
+    }
+    added["xxh3"] = {"type": "string", "title": "Xxh3", "description": "xxh3-128 of this file without this field"}
+    return {"$schema": SCHEMA_ID, **own, "title": "Tessera manifest", "properties": {**own["properties"], **added}}
 
 
 def arrow_schema(name: str, columns: pa.Schema, description: str) -> dict[str, Any]:

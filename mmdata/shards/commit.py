@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from mmdata.errors import DatasetError
 from mmdata.schema import FORMAT_VERSION, INDEX, QUARANTINE
@@ -81,9 +82,10 @@ def fold(
     local folder for temporary files.
     """
     index = write_index(storage, output, records)
-    dropped = write_quarantine(storage, output, plan, records, rows)
+    dropped, quarantine = write_quarantine(storage, output, plan, records, rows)
     storage.write(join(output, RECIPE_FILE), recipe_yaml.encode())
-    storage.write(join(output, PLAN_FILE), plan_json(plan))
+    plan_text = plan_json(plan)
+    storage.write(join(output, PLAN_FILE), plan_text)
     shards = tuple(
         ShardRow(record.file, record.split, record.samples, record.bytes, record.xxh3)
         for record in records
@@ -105,6 +107,7 @@ def fold(
         members=_members(records),
         index=tuple(index),
         ignored=plan.ignored,
+        checksums=index | {QUARANTINE_FILE: quarantine, PLAN_FILE: xxhash.xxh3_128_hexdigest(plan_text)},
     )
     storage.write(join(output, CARD_FILE), card(manifest, columns).encode())
     if energon is None:
@@ -135,9 +138,10 @@ def clean(storage: Storage, output: str, manifest: Manifest) -> None:
         storage.delete(entry.url)
 
 
-def write_index(storage: Storage, output: str, records: Sequence[Record]) -> list[str]:
-    """Merge the index parts into `index/part-000000.parquet`, …: a row group per shard. Returns the files written."""
-    files: list[str] = []
+def write_index(storage: Storage, output: str, records: Sequence[Record]) -> dict[str, str]:
+    """Merge the index parts into `index/part-000000.parquet`, …: a row group per shard. Returns the files written, in
+    order, each with its xxh3-128."""
+    files: dict[str, str] = {}
     buffer: io.BytesIO | None = None
     writer: pq.ParquetWriter | None = None
     for record in records:
@@ -150,25 +154,28 @@ def write_index(storage: Storage, output: str, records: Sequence[Record]) -> lis
         writer.write_table(part, row_group_size=max(part.num_rows, 1))
         assert buffer is not None
         if buffer.tell() >= INDEX_BYTES:
-            files.append(_finish_index(storage, output, len(files), writer, buffer))
+            files |= _finish_index(storage, output, len(files), writer, buffer)
             writer = None
     if writer is not None:
         assert buffer is not None
-        files.append(_finish_index(storage, output, len(files), writer, buffer))
+        files |= _finish_index(storage, output, len(files), writer, buffer)
     return files
 
 
-def _finish_index(storage: Storage, output: str, number: int, writer: pq.ParquetWriter, buffer: io.BytesIO) -> str:
+def _finish_index(
+    storage: Storage, output: str, number: int, writer: pq.ParquetWriter, buffer: io.BytesIO
+) -> dict[str, str]:
     writer.close()
     file = f"index/part-{number:06d}.parquet"
     storage.write(join(output, file), buffer.getvalue())
-    return file
+    return {file: xxhash.xxh3_128_hexdigest(buffer.getbuffer())}
 
 
 def write_quarantine(
     storage: Storage, output: str, plan: Plan, records: Sequence[Record], rows: Rows
-) -> dict[str, int]:
-    """Write `quarantine.parquet`, a row per sample that is not in the shards. Returns samples per `stage/reason`."""
+) -> tuple[dict[str, int], str]:
+    """Write `quarantine.parquet`, a row per sample that is not in the shards. Returns samples per `stage/reason`, and
+    the file's xxh3-128."""
     counts: dict[str, int] = {}
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, QUARANTINE, compression="zstd") as writer:
@@ -178,7 +185,7 @@ def write_quarantine(
                 counts[name] = counts.get(name, 0) + 1
             writer.write_table(table)
     storage.write(join(output, QUARANTINE_FILE), sink.getvalue())
-    return dict(sorted(counts.items()))
+    return dict(sorted(counts.items())), xxhash.xxh3_128_hexdigest(sink.getbuffer())
 
 
 def _quarantine_tables(plan: Plan, records: Sequence[Record], rows: Rows) -> Iterator[pa.Table]:

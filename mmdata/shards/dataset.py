@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import xxhash
+
 from mmdata.errors import DatasetError, NotFound
 from mmdata.schema import FORMAT_VERSION
 from mmdata.storage import Storage
@@ -69,6 +71,8 @@ class Manifest:
     index: tuple[str, ...] = ()
     ignored: dict[str, int] = field(default_factory=dict)
     """Files of the sources that are no media, by extension."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """xxh3-128 (hex) of the index files, the quarantine and the plan. Card, report and recipe are for people."""
     key_escapes: str = KEY_ESCAPES
     version: int = FORMAT_VERSION
 
@@ -81,9 +85,21 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
     def to_json(self) -> str:
-        """The text of the manifest file."""
+        """The text of the manifest file. Its `xxh3` is that of the text without it."""
         document = asdict(self) | {"samples": self.samples, "bytes": self.bytes}
-        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        return _to_text(document | {"xxh3": xxhash.xxh3_128_hexdigest(_to_text(document).encode())})
+
+
+def _to_text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def is_as_written(text: bytes) -> bool:
+    """Whether the text of a manifest file is what was written, to the byte."""
+    document = json.loads(text)
+    given = document.pop("xxh3", None)
+    digest = xxhash.xxh3_128_hexdigest(_to_text(document).encode("utf-8", "surrogatepass"))
+    return given == digest and text == _to_text(document | {"xxh3": digest}).encode("utf-8", "surrogatepass")
 
 
 def parse_manifest(document: Mapping[str, Any], url: str) -> Manifest:

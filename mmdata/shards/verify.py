@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import xxhash
 import yaml
 
@@ -28,7 +27,7 @@ from mmdata.media.prove import prove
 from mmdata.media.sandbox import Failure, Limits, Sandbox
 from mmdata.recipe import Limits as RecipeLimits
 from mmdata.schema import EXTENSIONS
-from mmdata.shards.dataset import QUARANTINE_FILE, RECIPE_FILE, Manifest, ShardRow, open_manifest
+from mmdata.shards.dataset import MANIFEST, RECIPE_FILE, Manifest, ShardRow, is_as_written, open_manifest
 from mmdata.shards.energon import check_energon, is_prepared, tar_index_file
 from mmdata.shards.writer import sample_digest
 from mmdata.storage import Storage, StorageSettings, open_storage
@@ -108,10 +107,14 @@ def verify_dataset(
     """
     storage = open_storage(settings)
     manifest = open_manifest(storage, url)
-    problems = [*_check_listing(storage, url, manifest), *_check_index(storage, url, manifest)]
+    problems = [*_check_files(storage, url, manifest), *_check_listing(storage, url, manifest)]
+    damaged = {problem.file for problem in problems}
+    index = tuple(file for file in manifest.index if file not in damaged)
+    if index == manifest.index:
+        problems += _check_index(storage, url, manifest)
     problems += [Problem(file, None, message) for file, message in check_energon(storage, url, manifest)]
     limits = recipe_limits(storage, url)
-    job = Job(storage, url, manifest.shards, manifest.index, manifest.format, decode, limits)
+    job = Job(storage, url, manifest.shards, index, manifest.format, decode, limits)
     found: dict[int, list[Problem]] = {}
 
     def on_done(number: int, result: list[Problem]) -> None:
@@ -133,8 +136,26 @@ def recipe_limits(storage: Storage, url: str) -> RecipeLimits:
         return RecipeLimits()
 
 
+def _check_files(storage: Storage, url: str, manifest: Manifest) -> list[Problem]:
+    """The manifest's own checksum, and those of the files that it vouches for beside the shards."""
+    problems = []
+    if not is_as_written(storage.read(join(url, MANIFEST))):
+        problems.append(Problem(MANIFEST, None, "the checksum differs: build again with --overwrite"))
+    for file, wanted in manifest.checksums.items():
+        try:
+            running = xxhash.xxh3_128()
+            with storage.open(join(url, file)) as stream:
+                while block := stream.read(BLOCK):
+                    running.update(block)
+            if running.hexdigest() != wanted:
+                problems.append(Problem(file, None, "the checksum differs: build again with --overwrite"))
+        except NotFound:
+            problems.append(Problem(file, None, "is missing: build again with --overwrite"))
+    return problems
+
+
 def _check_listing(storage: Storage, url: str, manifest: Manifest) -> list[Problem]:
-    """Files under shards/ that the manifest does not name, counts that disagree, a quarantine of another length."""
+    """Files under shards/ that the manifest does not name, and counts that disagree."""
     problems = []
     wanted = {shard.file for shard in manifest.shards}
     if is_prepared(storage, url):
@@ -150,15 +171,6 @@ def _check_listing(storage: Storage, url: str, manifest: Manifest) -> list[Probl
     kept = manifest.conservation
     if kept.read != kept.written + sum(kept.dropped.values()) or kept.written != manifest.samples:
         problems.append(Problem("manifest.json", None, f"samples are not conserved: {kept}"))
-    try:
-        with storage.open(join(url, QUARANTINE_FILE)) as stream:
-            rows = pq.read_metadata(stream).num_rows
-        if rows != sum(kept.dropped.values()):
-            problems.append(
-                Problem(QUARANTINE_FILE, None, f"has {rows} rows, the manifest counts {sum(kept.dropped.values())}")
-            )
-    except (NotFound, pa.ArrowInvalid, OSError) as error:
-        problems.append(Problem(QUARANTINE_FILE, None, f"cannot be read: {error}"))
     return problems
 
 
@@ -182,9 +194,13 @@ def _read_index(storage: Storage, url: str, columns: Sequence[str], shard: str |
         with storage.open(url) as stream:
             return read_matching(stream, "shard", [shard], columns) if shard else read_parquet(stream, columns)
     except NotFound:
-        raise DatasetError(f"{url}: missing; the dataset cannot be read without its index: build it again") from None
+        raise DatasetError(
+            f"{url}: missing; the dataset cannot be read without its index: build again with --overwrite"
+        ) from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise DatasetError(f"{url}: cannot be read ({error}); the index is damaged: build the dataset again") from None
+        raise DatasetError(
+            f"{url}: cannot be read ({error}); the index is damaged: build again with --overwrite"
+        ) from None
 
 
 # --- in the worker ------------------------------------------------------------------------------------------------
@@ -229,7 +245,9 @@ def _shard_problems(path: str, shard: ShardRow, job: Job) -> Iterator[Problem]:
             if message is not None:
                 met += 1
                 yield Problem(shard.file, row["key"], message)
-    if not intact and not met:
+    if not intact and len(rows) < shard.samples:
+        yield Problem(shard.file, None, "the checksum differs; the index that tells its samples apart is damaged")
+    elif not intact and not met:
         yield Problem(
             shard.file, None, "the checksum differs: damage outside the samples, in the shard's own structure"
         )
