@@ -222,8 +222,8 @@ def build(
             waiting=progress.waiting,
         )
     if shard_range is not None:
-        own = {"shards_built": built, "range": [numbers.start, numbers.stop], "shards": count, "recipe": recipe}
-        return _print(own, as_json, range_text)
+        own = {"shard_range": shard_range, "range": [numbers.start, numbers.stop], "shards": count}
+        return _print(own | {"shards_built": built}, as_json, range_text)
     _print(_dataset_summary(loaded.output.path, verb.commit(prepared)), as_json, dataset_text)
 
 

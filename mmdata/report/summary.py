@@ -70,13 +70,13 @@ def dataset_text(result: Mapping[str, Any]) -> str:
 def range_text(result: Mapping[str, Any]) -> str:
     """Of a `build --shard-range`."""
     first, stop = result["range"]
-    own = (
-        f"shards {first:,} to {stop - 1:,} of {result['shards']:,}" if stop > first else "no shards: the range is empty"
+    built = result["shards_built"]
+    which = (
+        f"shards {first:,} to {stop - 1:,} of {result['shards']:,}" if stop > first else "no shard: the range is empty"
     )
-    built = (
-        f"{own}: {counted(result['shards_built'], 'shard')} built, {stop - first - result['shards_built']:,} were there"
-    )
-    return f"{built}\nnext, when all ranges are built: mmdata commit {result['recipe']}"
+    lines = [f"range {result['shard_range']}: {which}", f"built {built:,}, already there {stop - first - built:,}"]
+    lines.append("next, when all ranges are built: mmdata commit, with the same recipe and --set options")
+    return "\n".join(lines)
 
 
 def dropped_lines(dropped: Mapping[str, int]) -> list[str]:
