@@ -78,12 +78,12 @@ def make_clip(path: Path, number: int, frames: int = 12) -> None:
             container.mux(each.encode())
 
 
-def make_recipe(path: Path, source: Path | str, folder: Path | str, **sections: Any) -> Path:
-    """Write a recipe file that builds `source` into `folder`; sections are merged into the defaults here."""
+def make_recipe(path: Path, media: Path | str, folder: Path | str, **sections: Any) -> Path:
+    """Write a recipe file that builds `media` into `folder`; sections are merged into the defaults here."""
     document: dict[str, Any] = {
         "version": 1,
         "name": "t",
-        "source": [{"type": "folder", "path": str(source)}],
+        "source": [{"type": "folder", "path": str(media)}],
         "output": {"path": str(folder), "max_samples": 6},
         "limits": {"max_bad": 0.5},
     }
