@@ -131,6 +131,8 @@ def _fail(error: Exception) -> int:
         text = f"{named}: {error.strerror}" if named else error.strerror
         if getattr(error, "errno", None) is not None and not named:
             text += "; MMDATA_DEBUG=1 shows where"
+    elif type(error).__module__.startswith("pyarrow"):
+        text = f"an Arrow or Parquet file is damaged, or is none: {error}; MMDATA_DEBUG=1 shows where"
     else:
         text = f"{type(error).__name__}: {error}; this is a defect of mmdata: please report it, with what "
         text += "the same command prints under MMDATA_DEBUG=1"

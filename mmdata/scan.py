@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from mmdata.engines.local import run
-from mmdata.errors import ConfigError, ErrorLimitExceeded, NotFound
+from mmdata.errors import ConfigError, ErrorLimitExceeded, FormatError, NotFound
 from mmdata.formats.parquet import read_parquet
 from mmdata.media.sandbox import Failure, Sandbox, kept
 from mmdata.media.sandbox import Limits as SandboxLimits
@@ -349,7 +349,10 @@ def _take_over(task: Task, job: Job, url: str) -> Part | _Earlier | None:
     if task.earlier is None:
         return None
     earlier = join(job.catalog, task.earlier)
-    part, settings = read_part_facts(job.storage, earlier)
+    try:
+        part, settings = read_part_facts(job.storage, earlier)
+    except FormatError:
+        return None  # damaged, or another release's: everything in it is measured again
     if settings != job.measure:
         return None
     inputs = _Inputs(task, job)

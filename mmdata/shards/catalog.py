@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from mmdata.errors import DatasetError, NotFound
+from mmdata.errors import DatasetError, FormatError, NotFound
 from mmdata.formats.parquet import read_parquet
 from mmdata.schema import CATALOG, FORMAT_VERSION
 from mmdata.storage import Storage
@@ -95,13 +97,30 @@ class PartWriter:
 
 
 def read_part_facts(storage: Storage, url: str) -> tuple[Part, str]:
-    """The facts a part carries and its scan fingerprint, from the file's footer alone."""
-    with storage.open(url) as stream:
-        footer = pq.read_metadata(stream)
-    facts = json.loads(footer.metadata[b"tessera"])
-    name = url.rsplit("/", 1)[-1]
-    part = Part(name, footer.num_rows, facts["inputs"], facts["counts"], facts["members"], facts["digest"])
-    return part, facts["scan"]
+    """The facts a part carries and its scan fingerprint, from the file's footer alone.
+
+    Raises:
+        FormatError: it is damaged, or no part of a catalog of this release.
+    """
+    try:
+        with storage.open(url) as stream:
+            footer = pq.read_metadata(stream)
+        facts = json.loads(footer.metadata[b"tessera"])
+        name = url.rsplit("/", 1)[-1]
+        part = Part(name, footer.num_rows, facts["inputs"], facts["counts"], facts["members"], facts["digest"])
+        return part, facts["scan"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{url}: damaged, or no part of a catalog of this release ({error}); scan again") from error
+
+
+@contextmanager
+def _open_part(storage: Storage, url: str) -> Iterator[BinaryIO]:
+    """The part as a file; what Arrow finds wrong with it is a FormatError that names it."""
+    try:
+        with storage.open(url) as stream:
+            yield stream
+    except (ValueError, OSError) as error:
+        raise FormatError(f"{url}: damaged ({error}); scan again") from error
 
 
 def status_counts(rows: pa.Table) -> dict[str, int]:
@@ -151,14 +170,15 @@ class Catalog:
         """Columns of the rows, statistics included."""
         if not self.parts:
             return CATALOG
-        with self.storage.open(join(self.url, self.parts[0].file)) as stream:
+        with _open_part(self.storage, join(self.url, self.parts[0].file)) as stream:
             return pq.read_schema(stream).remove_metadata()
 
     def read(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Rows in source order, a table per part."""
         for part in self.parts:
-            with self.storage.open(join(self.url, part.file)) as stream:
-                yield read_parquet(stream, columns)
+            with _open_part(self.storage, join(self.url, part.file)) as stream:
+                table = read_parquet(stream, columns)
+            yield table
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Some columns of all rows at once."""
@@ -197,12 +217,16 @@ def open_catalog(storage: Storage, url: str) -> Catalog:
         raise DatasetError(f"{url}: no catalog here (no {HEAD}); make one with `mmdata scan RECIPE`") from None
     except ValueError as error:
         raise DatasetError(f"{join(url, HEAD)}: not valid JSON ({error}); scan again") from None
-    if head.get("version") != FORMAT_VERSION:
+    version = head.get("version") if isinstance(head, dict) else None
+    if version != FORMAT_VERSION:
+        raise DatasetError(f"{url}: catalog format {version}, this release reads {FORMAT_VERSION}; scan again")
+    try:
+        parts = tuple(Part(**part) for part in head["parts"])
+        return Catalog(storage, url, parts, head["scan"], head["check"], head["ignored"])
+    except (KeyError, TypeError) as error:
         raise DatasetError(
-            f"{url}: catalog format {head.get('version')}, this release reads {FORMAT_VERSION}; scan again"
-        )
-    parts = tuple(Part(**part) for part in head["parts"])
-    return Catalog(storage, url, parts, head["scan"], head["check"], head["ignored"])
+            f"{join(url, HEAD)}: not the head of a catalog of this release ({error}); scan again"
+        ) from None
 
 
 def has_catalog(storage: Storage, url: str) -> bool:

@@ -207,6 +207,27 @@ def test_verify_fails_on_damage(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["problems"][0]["file"] == f"shards/{shard.name}"
 
 
+def test_a_damaged_catalog_is_named_and_a_scan_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(make_project(tmp_path / "p"))
+    assert run(["scan", "recipe.yaml"]) == 0
+    (part,) = Path("out.catalog").glob("part-*.parquet")
+    for damage in (b"PAR1 no more", part.read_bytes()[:-40] + b"x" * 40):
+        part.write_bytes(damage)
+        capsys.readouterr()
+        assert run(["build", "recipe.yaml"]) == 1
+        assert re.search(r"part-.*\.parquet: damaged .*scan again", capsys.readouterr().err)
+        assert run(["scan", "recipe.yaml", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["measured"] == 7
+    for head in ("[]", "{", '{"version": 1, "parts": [{"rows": 3}]}', '{"version": 99}'):
+        Path("out.catalog/_catalog.json").write_text(head)
+        assert run(["inspect", "out.catalog"]) == 1
+        assert "scan again" in capsys.readouterr().err
+    assert run(["scan", "recipe.yaml"]) == 0
+    assert run(["build", "recipe.yaml"]) == 0
+
+
 def defect(folder: Path) -> Path:
     """A folder for PYTHONPATH that makes `scan.preview` raise what no user should see."""
     (folder / "sitecustomize.py").write_text(
