@@ -34,14 +34,10 @@ def brute_force(lengths: np.ndarray, count: int, weights: np.ndarray) -> float:
     )
 
 
-@given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=11), count=st.integers(1, 6), data=st.data()
-)
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=11), count=st.integers(1, 6), data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_edges_equal_brute_force(lengths: list[int], count: int, data: st.DataObject) -> None:
-    weights = np.array(
-        data.draw(st.lists(st.integers(0, 5), min_size=len(lengths), max_size=len(lengths))), np.float64
-    )
+    weights = np.array(data.draw(st.lists(st.integers(0, 5), min_size=len(lengths), max_size=len(lengths))), np.float64)
     values = np.array(lengths)
     edges = optimal_edges(values, count, weights=weights)
     padded = float(weights @ edges.values[assign_lengths(values, edges).bucket])  # type: ignore[call-overload]
@@ -68,9 +64,7 @@ def test_candidates_lose_next_to_nothing_against_every_value(reference_lengths: 
     assert exact <= optimal_edges(lengths, 16, bins=512).padding <= exact + 1e-4
 
 
-@given(
-    lengths=st.lists(st.floats(0, 1e6), min_size=1, max_size=400), count=st.integers(1, 40), bins=st.integers(2, 64)
-)
+@given(lengths=st.lists(st.floats(0, 1e6), min_size=1, max_size=400), count=st.integers(1, 40), bins=st.integers(2, 64))
 @settings(max_examples=60, deadline=None)
 def test_as_many_distinct_edges_as_values_allow(lengths: list[float], count: int, bins: int) -> None:
     edges = optimal_edges(lengths, count, bins=bins)

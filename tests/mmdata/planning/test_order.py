@@ -138,9 +138,7 @@ def test_a_missing_key_is_an_error() -> None:
         keyed_uniform(pa.array([0.5]), 0)
 
 
-@given(
-    counts=st.lists(st.integers(0, 300), max_size=30), window=st.one_of(st.none(), st.integers(1, 40)), key=KEYS
-)
+@given(counts=st.lists(st.integers(0, 300), max_size=30), window=st.one_of(st.none(), st.integers(1, 40)), key=KEYS)
 @settings(max_examples=60, deadline=None)
 def test_windows_partition_the_samples(counts: list[int], window: int | None, key: int) -> None:
     order = windowed_order(counts, window, key)
