@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +31,7 @@ from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_f
 from mmdata.processes import expect
 from mmdata.recipe import MODALITIES, Limits, Recipe, dump
 from mmdata.report.dataset import MAX_ROWS, MEASURES, dataset_report
-from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef, geometry, modality
+from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef
 from mmdata.shards.catalog import Catalog
 from mmdata.shards.commit import clean, fold, read_records
 from mmdata.shards.dataset import (
@@ -55,11 +55,11 @@ from mmdata.shards.records import (
     write_verdicts,
 )
 from mmdata.shards.rows import Rows, write_rows
-from mmdata.shards.writer import ShardWriter
+from mmdata.shards.writer import ShardWriter, index_columns
 from mmdata.storage import Storage, StorageSettings, open_storage
 from mmdata.storage.urls import join
 
-PRELOAD = ("mmdata.build", "mmdata.report.dataset", *chain.PRELOAD)
+PRELOAD = ("mmdata.build", "mmdata.report.sheets", *chain.PRELOAD)
 """Modules that worker processes start with."""
 
 STICKY = frozenset({"DecodeTimeout", "DecoderCrash", "MemoryLimit"})
@@ -131,10 +131,11 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
     storage.clean(work)
     plan_path = os.path.join(work, f"plan-{plan.fingerprint}.arrow")
     rows_path = os.path.join(work, f"rows-{catalog.fingerprint}.arrow")
-    if not os.path.exists(plan_path):
-        save_plan(plan, plan_path)
-    if not os.path.exists(rows_path):
-        write_rows(catalog, rows_path)
+    with storage.writing(work):
+        if not os.path.exists(plan_path):
+            save_plan(plan, plan_path)
+        if not os.path.exists(rows_path):
+            write_rows(catalog, rows_path)
     setup = Setup(
         storage=storage,
         limits=recipe.limits,
@@ -263,7 +264,12 @@ def commit(prepared: Prepared) -> Manifest:
     failed = sum(len(record.dropped) for record in records)
     check_limit(prepared.recipe.limits, _bad_in_plan(plan) + failed, plan.read, "all shards")
     if not any(record.samples for record in records):
-        raise DatasetError(f"{output}: every sample failed in the build; see {join(output, BUILD_FOLDER, 'records')}")
+        dropped = [row for record in records for row in record.dropped]
+        (worst, count), first = Counter(row["error_class"] for row in dropped).most_common(1)[0], dropped[0]
+        raise DatasetError(
+            f"{output}: every sample failed in the build, {count} of {len(dropped)} with {worst}; "
+            f"the first was {first['key']}: {first['error_class']}: {first['message']}"
+        )
     manifest = fold(
         storage,
         output,
@@ -429,8 +435,9 @@ class _Shard:
         if isinstance(result, Failure):
             return self._drop(row, result)
         if self._writer is None:
-            self._writer = ShardWriter(self._path, self.shard.file, self.job.format, self.job.columns)
-        stored = _index_row(row, result)
+            with self.job.storage.writing(self._path):
+                self._writer = ShardWriter(self._path, self.shard.file, self.job.format, self.job.columns)
+        stored = index_columns(row, result.media)
         bucket = self.plan.buckets[self.plan.bucket[place]].name if self.plan.bucket[place] >= 0 else None
         pack = int(self.plan.pack[place])
         placed = {"split": self.shard.split or None, "bucket": bucket, "pack": pack if pack >= 0 else None}
@@ -457,7 +464,8 @@ class _Shard:
         """Upload the shard, then write its record. Returns the number of samples dropped."""
         samples, size, xxh3, index = 0, 0, "", pa.table({})
         if self._writer is not None and len(self._writer):
-            written = self._writer.close()
+            with self.job.storage.writing(self._path):
+                written = self._writer.close()
             samples, size, xxh3, index = len(self._writer), written.bytes, written.xxh3, written.index
             self.job.storage.upload(self._path, join(self.job.output, self.shard.file))
         record = Record(
@@ -479,22 +487,3 @@ class _Shard:
         """Remove the temporary file, if it is still there."""
         if os.path.exists(self._path):
             os.remove(self._path)
-
-
-def _index_row(row: dict[str, Any], built: Built) -> dict[str, Any]:
-    """The index columns of a stored sample that do not depend on where it lies."""
-    media = [
-        {name: getattr(info, name) for name in MediaInfo.__dataclass_fields__} | {"size_bytes": 0, "length": None}
-        for _, info, _ in built.media
-    ]
-    digests = [digest for _, _, digest in built.media]
-    shape = geometry(media)
-    names = ("width", "height", "frames", "duration", "fps", "sample_rate", "channels")
-    digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
-    return {name: shape[name] for name in names} | {
-        "key": row["key"],
-        "modality": modality([kind for kind, _, _ in built.media]),
-        "text_chars": row["text_chars"],
-        "text_tokens": row["text_tokens"],
-        "media_digest": digest if digests else None,
-    }

@@ -13,7 +13,11 @@ import xxhash
 from mmdata.formats import Placed
 from mmdata.formats.arrow import ArrowWriter
 from mmdata.formats.tar import TarWriter
-from mmdata.schema import INDEX
+from mmdata.schema import INDEX, MediaInfo, geometry, modality
+
+
+WRITE_BACK_BYTES = 16 * 1024 * 1024
+"""Written bytes after which the system is told to bring them to disk."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,26 @@ def sample_digest(members: Sequence[tuple[str, bytes]]) -> str:
     return running.hexdigest()
 
 
+def index_columns(row: Mapping[str, Any], media: Sequence[tuple[str, MediaInfo, str]]) -> dict[str, Any]:
+    """The index columns of a stored sample that do not depend on where it lies: from its catalog row, and kind,
+    geometry and source digest of each stored medium."""
+    infos = [
+        {name: getattr(info, name) for name in MediaInfo.__dataclass_fields__} | {"size_bytes": 0, "length": None}
+        for _, info, _ in media
+    ]
+    digests = [digest for _, _, digest in media]
+    shape = geometry(infos)
+    names = ("width", "height", "frames", "duration", "fps", "sample_rate", "channels")
+    digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
+    return {name: shape[name] for name in names} | {
+        "key": row["key"],
+        "modality": modality([kind for kind, _, _ in media]),
+        "text_chars": row["text_chars"],
+        "text_tokens": row["text_tokens"],
+        "media_digest": digest if digests else None,
+    }
+
+
 class ShardWriter:
     """Writes samples to `path`; `close` gives the finished shard, `abort` removes the file."""
 
@@ -47,6 +71,7 @@ class ShardWriter:
         self._rows: list[dict[str, Any]] = []
         self._placed: list[Placed] = []
         self._file: BinaryIO | None = None
+        self._written_back = 0
         self._tar: TarWriter | None = None
         self._arrow: ArrowWriter | None = None
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -63,8 +88,10 @@ class ShardWriter:
             InvalidSample: the key or a member name cannot be stored; the shard is as it was before.
         """
         ordered = sorted(members, key=lambda member: member[0])
+        digest = sample_digest(ordered)  # first, like all digests: the write drives the bytes out of the cache
         if self._tar is not None:
             self._placed.append(self._tar.add(row["key"], ordered))
+            #self._write_back()
         else:
             assert self._arrow is not None
             self._arrow.add(row["key"], ordered)
@@ -74,9 +101,21 @@ class ShardWriter:
                 "shard": self._shard,
                 "position": len(self._rows),
                 "members": [name for name, _ in ordered],
-                "digest": sample_digest(ordered),
+                "digest": digest,
             }
         )
+
+    def _write_back(self) -> None:
+        """Have the system write to disk what is in its cache, so that closing does not wait for all of it at once.
+
+        On Linux this advice starts writing the range and returns (mm/fadvise.c); the pages stay until they are written.
+        """
+        if self._tar is None or self._file is None or self._tar.size - self._written_back < WRITE_BACK_BYTES:
+            return
+        if hasattr(os, "posix_fadvise"):
+            length = self._tar.size - self._written_back
+            os.posix_fadvise(self._file.fileno(), self._written_back, length, os.POSIX_FADV_DONTNEED)
+        self._written_back = self._tar.size
 
     def __len__(self) -> int:
         return len(self._rows)

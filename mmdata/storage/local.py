@@ -25,13 +25,13 @@ _CLOCK_S = 2.0  # the system's start is known to the second
 
 
 def read(path: str) -> bytes:
-    with _errors("read", path), open(path, "rb") as file:
+    with errors("read", path), open(path, "rb") as file:
         return file.read()
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     """Exactly these (offset, length) ranges, or StorageError."""
-    with _errors("read", path):
+    with errors("read", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return [_pread(descriptor, path, offset, length) for offset, length in ranges]
@@ -51,7 +51,7 @@ def _pread(descriptor: int, path: str, offset: int, length: int) -> bytes:
 
 
 def stat(path: str) -> Stat:
-    with _errors("look at", path):
+    with errors("look at", path):
         found = os.stat(path)
     if modes.S_ISDIR(found.st_mode):
         raise NotFound(f"{path} is a folder, not a file")
@@ -65,13 +65,13 @@ def entries(folder: str, recursive: bool) -> Iterator[Entry]:
     nothing, and what cannot be looked at, is listed with size 0; devices, pipes, sockets and this module's temporary
     files are left out.
     """
-    with _errors("list", folder):
+    with errors("list", folder):
         found = os.stat(folder)
     return _walk(folder, recursive, ((found.st_dev, found.st_ino),))
 
 
 def _walk(folder: str, recursive: bool, above: tuple[tuple[int, int], ...]) -> Iterator[Entry]:
-    with _errors("list", folder), os.scandir(folder) as scan:
+    with errors("list", folder), os.scandir(folder) as scan:
         children = [(entry.name + "/" if _is_folder(entry) else entry.name, entry) for entry in scan]
     children.sort(key=lambda child: child[0])
     for name, child in children:
@@ -113,7 +113,7 @@ def write(path: str, data: bytes, if_absent: bool) -> bool:
 
 def upload(source: str, path: str) -> None:
     """Move the file `source` to `path`: by rename on one file system, else by copy to a temporary file."""
-    with _errors("write", path):
+    with errors("write", path):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         same = os.stat(source).st_dev == os.stat(os.path.dirname(path) or ".").st_dev
         if same:
@@ -132,7 +132,7 @@ def upload(source: str, path: str) -> None:
 
 
 def delete(path: str) -> None:
-    with _errors("delete", path):
+    with errors("delete", path):
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -176,7 +176,7 @@ def place_stream(path: str, fill: Callable[[BinaryIO], None]) -> None:
 def _place(path: str, fill: Callable[[BinaryIO], None], if_absent: bool) -> bool:
     folder = os.path.dirname(path) or "."
     unfinished = temporary(folder)
-    with _errors("write", path):
+    with errors("write", path):
         if os.path.isdir(path):
             raise StorageError(f"cannot write {path}: there is a folder of that name")
         os.makedirs(folder, exist_ok=True)
@@ -225,7 +225,7 @@ def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:64] or "host"
 
 
-class _errors:
+class errors:
     """Turns the system's errors into ours, naming the path and what was tried."""
 
     def __init__(self, what: str, path: str) -> None:
@@ -238,5 +238,6 @@ class _errors:
         if isinstance(error, FileNotFoundError):
             raise NotFound(f"cannot {self._what} {self._path}: there is no such file or folder") from error
         if isinstance(error, (OSError, ValueError)):
-            reason = getattr(error, "strerror", None) or str(error)
+            number = getattr(error, "errno", None)  # pyarrow's errors have it too, but wordy texts
+            reason = os.strerror(number) if number else str(error)
             raise StorageError(f"cannot {self._what} {self._path}: {reason}") from error

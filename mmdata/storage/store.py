@@ -191,6 +191,10 @@ class Storage:
         """A path in a local folder for a temporary file of this process; `clean` finds it once the process is gone."""
         return local.temporary(locate(folder).path)
 
+    def writing(self, path: str) -> local.errors:
+        """A context in which the system's errors become StorageError: "cannot write PATH: No space left on device"."""
+        return local.errors("write", path)
+
     def local_path(self, url: str) -> str | None:
         """The path of a local file, None for an object."""
         at = locate(url)

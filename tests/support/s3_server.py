@@ -106,6 +106,7 @@ class FaultyFront:
         self.draw, self.lock = random.Random(seed), threading.Lock()
         self.injected: Counter[str] = Counter()
         self.times: list[tuple[str, float]] = []
+        self.closed = False
         front = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -137,7 +138,7 @@ class FaultyFront:
 
     def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        fault = self.choose(request.command, request.path)
+        fault = "reset" if self.closed else self.choose(request.command, request.path)
         if fault in ("503", "429", "403"):
             request.send_response(int(fault))
             request.send_header("Retry-After", "1")
@@ -191,6 +192,8 @@ class FaultyFront:
         request.close_connection = True
 
     def close(self) -> None:
+        """No connection is accepted any more, and those that are open are reset."""
+        self.closed = True
         self.server.shutdown()
         self.server.server_close()
 
