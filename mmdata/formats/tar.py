@@ -119,12 +119,12 @@ class TarWriter:
     def _write(self, data: bytes) -> None:
         if not data:
             return
+        self._digest.update(data)  # before the write, which drives the bytes out of the cache
         try:
             self._file.write(data)
         except OSError as error:
             self._closed = True
             raise StorageError(f"cannot write {_file_name(self._file)}: {error}") from error
-        self._digest.update(data)
         self.size += len(data)
 
 

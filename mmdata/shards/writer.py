@@ -15,7 +15,6 @@ from mmdata.formats.arrow import ArrowWriter
 from mmdata.formats.tar import TarWriter
 from mmdata.schema import INDEX, MediaInfo, geometry, modality
 
-
 WRITE_BACK_BYTES = 16 * 1024 * 1024
 """Written bytes after which the system is told to bring them to disk."""
 
@@ -91,7 +90,7 @@ class ShardWriter:
         digest = sample_digest(ordered)  # first, like all digests: the write drives the bytes out of the cache
         if self._tar is not None:
             self._placed.append(self._tar.add(row["key"], ordered))
-            #self._write_back()
+            self._write_back()
         else:
             assert self._arrow is not None
             self._arrow.add(row["key"], ordered)
