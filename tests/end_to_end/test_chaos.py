@@ -277,7 +277,7 @@ def test_records_of_another_plan_are_not_trusted(pictures: Path, whole: Path, tm
         job.kill_group()
     first = plans()
     with job_kit.Job("build", recipe(20), "--workers", 1) as job:
-        job_kit.wait_until(lambda: job.ended() or LocalState(output).shards and plans() != first, "a shard of B")
+        job_kit.wait_until(lambda: job.ended() or (LocalState(output).shards and plans() != first), "a shard of B")
         job.kill_group()
     assert len(first) == 1 and not plans() & first
     job_kit.mmdata("build", recipe(80))
