@@ -27,6 +27,7 @@ HEAD_BYTES = 64 * 1024
 """A header scan reads this much of a picture first, and the whole file only when that is not enough."""
 
 PRELOAD = (
+    "mmdata.engines.worker",
     "mmdata.media.audio",
     "mmdata.media.image",
     "mmdata.media.sandboxed",
@@ -41,7 +42,7 @@ PRELOAD = (
     "PIL.PngImagePlugin",
     "PIL.WebPImagePlugin",
 )
-"""Modules that nearly every sandbox needs: imported once, not in each."""
+"""Modules that nearly every worker and sandbox needs: imported once, not in each."""
 
 Source = bytes | str
 """A medium in memory, or the path of a local file that is one whole medium."""
