@@ -204,7 +204,9 @@ def build(
     loaded = _load(recipe, _with_energon(set_, energon))
     if shard_range is not None:
         verb.shard_range(shard_range, 0)
-    catalog = _catalog(loaded, workers, dry_run=dry_run)
+    catalog = _catalog(loaded, workers, dry_run=dry_run or shard_range is not None)
+    if catalog is None and shard_range is not None and not dry_run:
+        raise ConfigError(f"--shard-range: {loaded.catalog} holds no catalog that fits; run `mmdata scan` first, once")
     if catalog is None:
         return _preview(loaded, as_json)
     if dry_run:
@@ -375,7 +377,8 @@ def _scan(recipe: Recipe, workers: int | None) -> tuple[Catalog, int]:
 
 
 def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog | None:
-    """The recipe's catalog, scanned where there is none made with these settings (None in a dry run)."""
+    """The recipe's catalog, scanned where there is none made with these settings (None in a dry run, or for one of
+    several hosts, each of which would scan)."""
     from mmdata import scan as verb
     from mmdata.build import PRELOAD
     from mmdata.processes import expect
@@ -387,7 +390,8 @@ def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog |
         if catalog.scan == recipe.scan_fingerprint():
             verb.check_limit(catalog, recipe.limits)
             return catalog
-        print(f"mmdata: {recipe.catalog} was scanned with other settings: scanning again", file=sys.stderr)
+        if not dry_run:
+            print(f"mmdata: {recipe.catalog} was scanned with other settings: scanning again", file=sys.stderr)
     if dry_run:
         return None
     expect((*verb.PRELOAD, *PRELOAD))  # the build's processes come from the same server as the scan's

@@ -241,11 +241,19 @@ def _tasks(sources: Sequence[Source], earlier: Mapping[str, str]) -> Iterator[Ta
     namesakes: Counter[str] = Counter()
     for number, source in enumerate(sources):
         namesakes[source.name] += 1  # the same files may be read twice, under two key prefixes
-        for partition in source.partitions():
+        for partition in _partitions(source, number):
             text = f"{source.name}\0{namesakes[source.name]}\0{partition.name}"
             name = xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
             yield Task(ordinal, number, partition, name, earlier.get(name))
             ordinal += 1
+
+
+def _partitions(source: Source, number: int) -> Iterator[Partition]:
+    """The partitions of `source.N`. Files that are not there are a mistake of the recipe, named by its place."""
+    try:
+        yield from source.partitions()
+    except NotFound as error:
+        raise ConfigError(f"source.{number}.path: {error}") from None
 
 
 def _nothing_found(sources: Sequence[Source]) -> str:

@@ -146,7 +146,7 @@ def test_every_command_knows_json_and_what_writes_knows_dry_run(
         (["build", "recipe.yaml", "--set", "output.max_samples"], 2, r"KEY=VALUE"),
         (["build", "recipe.yaml", "--shard-range", "2/2"], 2, r"I/N"),
         (["build", "recipe.yaml", "--set", "filters=['widht > 3']"], 2, r"did you mean 'width'"),
-        (["scan", "recipe.yaml", "--set", "source.0.path=medai"], 1, r"no folder .*medai"),
+        (["scan", "recipe.yaml", "--set", "source.0.path=medai"], 2, r"no folder .*medai"),
         (["scan", "recipe.yaml", "--set", "source.0.include=['**/*.tif']"], 2, r"no media file that matches"),
         (["verify", "nowhere"], 1, r"nowhere: there is no such file or folder"),
         (["verify", "."], 1, r"did you mean '.*out'"),
@@ -318,6 +318,9 @@ def test_dry_runs_write_nothing(tmp_path: Path) -> None:
 
 def test_ranges_and_commit_give_what_one_build_gives(built: Path, tmp_path: Path) -> None:
     folder = make_project(tmp_path / "p")
+    unscanned = mmdata("build", "recipe.yaml", "--shard-range", "0/2", cwd=folder)
+    assert unscanned.returncode == 2 and "run `mmdata scan` first" in unscanned.stderr
+    assert mmdata("scan", "recipe.yaml", cwd=folder).returncode == 0
     first = mmdata("build", "recipe.yaml", "--shard-range", "0/2", cwd=folder)
     assert first.returncode == 0 and "mmdata commit" in first.stdout
     early = mmdata("commit", "recipe.yaml", cwd=folder)
