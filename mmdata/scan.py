@@ -50,6 +50,8 @@ PRELOAD = ("mmdata.scan", *chain.PRELOAD)
 VOLATILE = frozenset({"OperatorError", "MissingMedia", "UnsupportedMedia"})
 """Verdicts that a later scan does not take over: their cause lies outside the sample's bytes."""
 
+_JSON = json.JSONEncoder(ensure_ascii=False).encode
+
 CHUNK = 4096
 """Samples of a partition that are Python objects at a time: a tar may hold a million."""
 
@@ -321,7 +323,8 @@ def _members(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str, str]
     members: set[tuple[str, str, str, str]] = set()
     for row in rows:
         members |= {(m["field"], m["kind"], m["format"], m["codec"]) for m in row["media"]}
-        members |= {(name, "data", "", "") for name in json.loads(row["fields"])}
+        if row["fields"] != "{}":
+            members |= {(name, "data", "", "") for name in json.loads(row["fields"])}
     return members
 
 
@@ -386,7 +389,7 @@ def _row(sample: SourceSample, stamp: str, leaf: str, result: Mapping[str, Any] 
         "status": "ok",
         "group": sample.group,
         "label": _label(sample.fields.get("cls", sample.fields.get("label.txt"))),
-        "fields": json.dumps(sample.fields, ensure_ascii=False),
+        "fields": _JSON(sample.fields) if sample.fields else "{}",
     }
     if sample.media:
         first = sample.media[0]

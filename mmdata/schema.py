@@ -213,6 +213,20 @@ def modality(kinds: Sequence[str]) -> Modality:
 
 def geometry(media: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The scalar columns of a sample from those of its media, by the rule at the head of this module."""
+    if len(media) == 1:  # nearly every sample; the rule below says the same
+        only = media[0]
+        seen = only["width"] and only["height"]
+        return {
+            "width": only["width"] if seen else None,
+            "height": only["height"] if seen else None,
+            "frames": only["frames"],
+            "duration": only["duration"],
+            "fps": only["fps"] or None,
+            "sample_rate": only["sample_rate"] or None,
+            "channels": only["channels"] if only["sample_rate"] else None,
+            "size_bytes": only["size_bytes"] or 0,
+            "length": only["length"],
+        }
     pictures = [m for m in media if m["width"] and m["height"]]
     largest = max(pictures, key=lambda m: m["width"] * m["height"], default=None)
     sounding = next((m for m in media if m["sample_rate"]), None)
