@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -16,7 +17,7 @@ from mmdata.planning.aspect import AspectBuckets
 from mmdata.planning.expressions import parse
 from mmdata.recipe import Recipe
 from mmdata.schema import EXTENSIONS
-from mmdata.shards.buckets import fit_mode
+from mmdata.shards.buckets import audio_seconds, fit_mode, video_frames
 from mmdata.shards.catalog import Catalog, has_catalog, open_catalog
 from mmdata.shards.dataset import PLAN_FILE, QUARANTINE_FILE, RECIPE_FILE, Manifest, open_manifest
 from mmdata.storage import Storage, open_storage
@@ -160,8 +161,12 @@ def _bucket(
         return _picture_bucket(recipe, row, own, chosen)
     column = "duration" if "duration" in own[0] else getattr(recipe.buckets.text, "length", "text_tokens")
     edges = sorted(bucket.get("duration") or bucket["length"] for bucket in own)
-    length = row.get(column)
+    scanned = length = row.get(column)
+    if row["modality"] == "audio" and length is not None:
+        length = float(audio_seconds(recipe, np.array([length]))[0])  # buckets hold what the transforms leave
     result = {"bucket": chosen, "column": column, "value": length, "edges": edges}
+    if length != scanned:
+        result["scanned"] = scanned
     above = [edge for edge in edges if length is not None and edge >= length]
     return result | ({"edge": above[0], "padding": round(1 - length / above[0], 6)} if above and above[0] else {})
 
@@ -180,7 +185,10 @@ def _picture_bucket(
         max_crop=settings.max_crop,
         max_upscale=settings.max_upscale,
     )
-    ranked = rule.explain(row["width"], row["height"], (row["frames"] or 1) if timed else None)
+    frames = _frames_left(recipe, row) if timed else None
+    ranked = rule.explain(row["width"], row["height"], frames)
+    if frames is not None:  # a video goes only to frame counts that it fills
+        ranked = [each for each in ranked if own[each["bucket"]]["frames"] <= frames] or ranked
     names = [f"{row['modality']}-{each['shape']}" for each in ranked]
     first = names.index(chosen) if chosen in names else 0
     best, others = ranked[first], [name for i, name in enumerate(names) if i != first]
@@ -198,6 +206,13 @@ def _picture_bucket(
         "bounds": {"max_crop": settings.max_crop, "max_upscale": settings.max_upscale},
         "next": [{"bucket": n, "cost": round(c, 6)} for n, c in list(zip(others, costs, strict=True))[:CANDIDATES]],
     }
+
+
+def _frames_left(recipe: Recipe, row: Mapping[str, Any]) -> int:
+    """Frames that the transforms leave of a video, which its bucket is chosen by; 1 when that is not known."""
+    counts = [np.array([row[name] or np.nan], dtype=np.float64) for name in ("frames", "duration")]
+    left = video_frames(recipe, counts[0], counts[1])[0]
+    return 1 if np.isnan(left) else max(1, int(left))
 
 
 def _stored(manifest: Manifest, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,8 @@ def _bucket_story(bucket: Mapping[str, Any]) -> list[str]:
 
 def _length_story(bucket: Mapping[str, Any]) -> list[str]:
     value = "is not known" if bucket["value"] is None else f"is {_value(bucket['value'])}"
+    if "scanned" in bucket:
+        value += f" after the transforms, {_value(bucket['scanned'])} before"
     edges = ", ".join(number(edge) for edge in bucket["edges"])
     lines = [bucket["bucket"] or "none", f"{bucket['column']} {value}; the edges are {edges}"]
     if "edge" in bucket:

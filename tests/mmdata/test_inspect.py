@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import job_kit
+import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 from mmdata.cli import run
@@ -158,6 +161,27 @@ def test_a_sample_that_fits_no_bucket_names_the_nearest_and_the_bound(dataset: P
     # 400 x 60 scaled to a height of 64 is 426.7 wide; 96 of that are kept.
     assert way["bucket"]["crop"] == pytest.approx(1 - 96 / (400 * 64 / 60), abs=1e-6)
     assert "the nearest is image-96x64, but that breaks max_crop 0.3" in text
+
+
+def test_a_bucket_is_told_by_what_the_transforms_leave(tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir()
+    job_kit.make_clip(tmp_path / "media" / "clip.mp4", 1)  # 12 frames a second, for one second
+    soundfile.write(tmp_path / "media" / "tone.wav", 0.1 * np.sin(np.arange(16_000) / 9), 8_000)
+    sections: dict[str, Any] = {
+        "buckets": {"video": {"shapes": ["96x64"], "frames": [4, 8]}, "audio": {"edges": [1.25, 3]}},
+        "transforms": {"video": [{"op": "clip", "end": 0.5}], "audio": [{"op": "trim", "end": 1}]},
+        "workers": 1,
+    }
+    recipe = job_kit.make_recipe(tmp_path / "r.yaml", tmp_path / "media", tmp_path / "out", **sections)
+    assert run(["build", str(recipe)]) == 0
+    way, text = story(tmp_path / "out", "clip")
+    assert way["bucket"]["bucket"] == way["bucket"]["nearest"] == "video-96x64x4"
+    assert way["bucket"]["trim"] == pytest.approx(1 - 4 / 6, abs=1e-6)
+    assert "next best" not in text  # six frames do not fill the other one
+    way, text = story(tmp_path / "out", "tone")
+    told = {name: way["bucket"][name] for name in ("bucket", "value", "scanned", "edge", "padding")}
+    assert told == {"bucket": "audio-1.250s", "value": 1, "scanned": 2, "edge": 1.25, "padding": 0.2}
+    assert "duration is 1 after the transforms, 2 before" in text
 
 
 def test_a_bad_file_tells_what_the_scan_said(dataset: Path) -> None:
