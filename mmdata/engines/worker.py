@@ -31,13 +31,14 @@ class Stopped(BaseException):
 def main(argument: Setup, fds: list[int]) -> None:
     """Entry of the worker process; `fds`: numbers in, results out. Ends when the numbers' pipe closes."""
     numbers, results = fds
-    signal.signal(signal.SIGTERM, _stop)
     try:
-        _loop(argument, numbers, results)
-    except Stopped:
+        try:
+            signal.signal(signal.SIGTERM, _stop)
+            _loop(argument, numbers, results)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller's cleaning up is not to be torn by Stopped
+    except Stopped:  # outermost: it may come while the handler above is being taken away
         raise SystemExit(128 + signal.SIGTERM) from None
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller's cleaning up is not to be torn by Stopped
 
 
 def _loop(argument: Setup, numbers: int, results: int) -> None:

@@ -21,6 +21,8 @@ from mmdata.storage.urls import Entry, Stat
 
 _COPY_BYTES = 8 << 20
 _TEMPORARY = re.compile(r"^\.(?P<host>[^/]+)-(?P<pid>\d+)-[0-9a-f]{16}\.tmp$")
+_ABSENT = frozenset({errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""A path that nothing can lie at: below a file, a link to itself, longer than names may be."""
 _CLOCK_S = 2.0  # the system's start is known to the second
 
 
@@ -240,4 +242,6 @@ class errors:
         if isinstance(error, (OSError, ValueError)):
             number = getattr(error, "errno", None)  # pyarrow's errors have it too, but wordy texts
             reason = os.strerror(number) if number else str(error)
+            if number in _ABSENT and self._what != "write":
+                raise NotFound(f"cannot {self._what} {self._path}: {reason}") from error
             raise StorageError(f"cannot {self._what} {self._path}: {reason}") from error

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from mmdata.engines import worker
 from mmdata.engines.local import run
 from mmdata.errors import ErrorLimitExceeded, WorkerError
 
@@ -209,3 +210,22 @@ def test_a_payload_reaches_the_task_in_place_of_its_number_even_after_a_kill(tmp
     payloads = {number: {"name": f"item {number}", "marker": str(tmp_path / f"{number}")} for number in range(6)}
     results = results_of("name_of_payload", range(6), payload=payloads.__getitem__)
     assert results == {number: f"item {number}" for number in range(6)}
+
+
+def test_a_stop_that_comes_as_the_work_ends_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    install, before, sent = signal.signal, signal.getsignal(signal.SIGTERM), []
+
+    def late(number: int, handler: Any) -> Any:
+        if handler is signal.SIG_DFL and not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+        return install(number, handler)
+
+    monkeypatch.setattr(worker, "_loop", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", late)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            worker.main(worker.Setup("", b"", ()), [-1, -1])
+    finally:
+        install(signal.SIGTERM, before)
+    assert sent and ended.value.code == 128 + signal.SIGTERM

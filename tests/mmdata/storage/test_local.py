@@ -129,3 +129,15 @@ def test_of_many_conditional_writers_one_wins(storage: Storage, tmp_path: Path) 
     answers = [process.communicate(timeout=60)[0].strip() for process in writers]
     assert sorted(answers) == ["False"] * 5 + ["True"]
     assert storage.read(target).decode() == str(answers.index("True"))
+
+
+def test_a_path_that_nothing_can_lie_at_is_absent_and_no_failure_of_the_store(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "turns").symlink_to("turns")
+    for path in (tmp_path / "file" / "below", tmp_path / "turns", tmp_path / ("n" * 300)):
+        for read in (storage.read, storage.stat):
+            with pytest.raises(NotFound, match=f"{path.name[:200]}.*: (Not a directory|Too many levels|File name too)"):
+                read(str(path))
+    with pytest.raises(StorageError, match=r"Not a directory|File exists") as refused:
+        storage.write(str(tmp_path / "file" / "below"), b"y")
+    assert not isinstance(refused.value, NotFound)
