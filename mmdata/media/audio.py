@@ -67,17 +67,18 @@ _MP3_TOLERANCE = 2 * 1152
 """An MP3 may lack this many samples of what its Xing tag counts: some encoders count the tag's own frame."""
 
 
-def probe(source: Source, *, track: int = 0, exact: bool = False) -> MediaInfo:
+def probe(source: Source, *, track: int = 0, exact: bool = False, truncated: Truncated = "reject") -> MediaInfo:
     """Rate, channels and length of one audio track (of a video: of its `track`-th audio track).
 
     `duration` comes from the header where that is honest, else from counting packets; it may be off by one codec frame
     of padding. `exact=True` decodes everything and measures. Raises UnreadableMedia, TruncatedMedia (the container
-    states more bytes than there are), EmptyMedia (no bytes, no such track), UnsupportedMedia, MissingMedia.
+    states more bytes than there are, unless `truncated="repair"`), EmptyMedia (no bytes, no such track),
+    UnsupportedMedia, MissingMedia.
     """
     if exact:
-        return decode_all(source, track=track)
+        return decode_all(source, track=track, truncated=truncated)
     with _opened(source) as file:
-        return _open_header(file, track, "reject").header.info
+        return _open_header(file, track, truncated).header.info
 
 
 def decode(

@@ -157,10 +157,11 @@ def _decode_image(data: bytes, info: MediaInfo, setup: Setup) -> tuple[MediaInfo
 def _measure_video(source: Source, setup: Setup) -> tuple[MediaInfo, dict[str, Any]]:
     from mmdata.media import video
 
+    limits = setup.limits
     if setup.check == "decode":
-        info = video.decode_all(source, max_pixels=setup.limits.max_pixels, truncated=setup.limits.truncated)
+        info = video.decode_all(source, max_pixels=limits.max_pixels, truncated=limits.truncated)
     else:
-        info = video.probe(source, exact=setup.exact_frames)
+        info = video.probe(source, exact=setup.exact_frames, max_pixels=limits.max_pixels, truncated=limits.truncated)
     stats: dict[str, Any] = {}
     if setup.statistics.get("video"):
         times = video.frame_times(source)
@@ -178,7 +179,7 @@ def _measure_audio(source: Source, setup: Setup) -> tuple[MediaInfo, dict[str, A
     if setup.check == "decode":
         info = audio.decode_all(source, max_seconds=limits.max_seconds, truncated=limits.truncated)
     else:
-        info = audio.probe(source, exact=False)
+        info = audio.probe(source, truncated=limits.truncated)
     stats: dict[str, Any] = {}
     if setup.statistics.get("audio"):
         _within(info, setup.limits)

@@ -7,11 +7,13 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import av
+import job_kit
 import numpy as np
 import pytest
 from PIL import Image
 
-from mmdata.errors import EmptyMedia, MissingMedia, UnreadableMedia
+from mmdata.errors import DecompressionBomb, EmptyMedia, MissingMedia, TruncatedMedia, UnreadableMedia
 from mmdata.media import audio
 from mmdata.operators.chain import HEAD_BYTES, Setup
 from mmdata.operators.measure import measure
@@ -97,6 +99,54 @@ def test_a_header_scan_finds_an_orientation_that_stands_behind_the_pixels(
     found = one(path, "image", setup("header", digest=False, limits=Limits(truncated=truncated)))
     assert (found["width"], found["height"], found["rotation"]) == (300, 400, 90)
     assert found["size_bytes"] == len(data)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """96 x 64, 12 frames, its index before its pictures, so that a cut file still has it."""
+    folder = tmp_path_factory.mktemp("clip")
+    job_kit.make_clip(folder / "made.mp4", 1)
+    path = folder / "a.mp4"
+    with av.open(str(folder / "made.mp4")) as made, av.open(str(path), "w", options={"movflags": "+faststart"}) as out:
+        track = out.add_stream_from_template(made.streams.video[0])
+        for packet in made.demux(made.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = track
+                out.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize("check", ["decode", "header"])
+def test_limits_hold_for_videos_however_they_are_checked(clip: Path, check: str) -> None:
+    assert one(clip, "video", setup(check, limits=Limits(max_pixels=96 * 64)))["frames"] == 12
+    with pytest.raises(DecompressionBomb, match="96x64"):
+        one(clip, "video", setup(check, limits=Limits(max_pixels=96 * 64 - 1)))
+
+
+@pytest.mark.parametrize("kind", ["video", "audio"])
+@pytest.mark.parametrize("check", ["decode", "header"])
+def test_a_cut_medium_is_refused_or_repaired_however_it_is_checked(
+    clip: Path, tmp_path: Path, check: str, kind: Kind
+) -> None:
+    path = tmp_path / ("a.mp4" if kind == "video" else "a.wav")
+    data = clip.read_bytes()[:-20] if kind == "video" else audio.encode(tone(), "wav")
+    path.write_bytes(data if kind == "video" else data[: len(data) * 3 // 4])
+    with pytest.raises(TruncatedMedia):
+        one(path, kind, setup(check))
+    if kind == "audio":
+        found = one(path, kind, setup(check, limits=Limits(truncated="repair")))
+        assert found["duration"] == pytest.approx(0.375, abs=0.01)
+    elif check == "header":
+        assert one(path, kind, setup(check, limits=Limits(truncated="repair")))["width"] == 96
+
+
+def test_frames_are_counted_where_the_recipe_does_not_trust_headers(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie = {"frames": 999, "duration": 1.0, "fps": 999.0, "variable": False}
+    monkeypatch.setattr("mmdata.media.video_probe._count_in_header", lambda container, stream: lie)
+    assert one(clip, "video", setup("header"))["frames"] == 999
+    assert one(clip, "video", setup("header", exact_frames=True))["frames"] == 12
 
 
 def test_what_the_catalog_cannot_hold_is_named() -> None:
