@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mmdata.cli import run
 from mmdata.errors import ConfigError
 from mmdata.operators import registry
 from mmdata.recipe import Limits, Recipe, StorageOptions, dump, from_mapping, load, tree
@@ -324,12 +325,20 @@ def mutate(old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutated_recipe_is_refused_with_line_and_suggestion(tmp_path: Path, name: str) -> None:
+def test_a_mutated_recipe_is_refused_with_line_and_suggestion(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, new, line, message = MUTATIONS[name]
-    lines = refusal(write(tmp_path, mutate(old, new))).splitlines()
+    path = write(tmp_path, mutate(old, new))
+    lines = refusal(path).splitlines()
     told = [text for text in lines if text.startswith(f"recipe.yaml:{line}: ")]
     assert any(message in text for text in told), lines
     assert not any("pydantic" in text or "type=" in text or "Input should" in text for text in lines)
+    assert run(["build", str(path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.removeprefix("mmdata: ").replace(f"{tmp_path}/", "").splitlines() == lines
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("name", [name for name in MUTATIONS if name not in ("empty source", "type key")])

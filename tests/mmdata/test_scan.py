@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from PIL import Image
+from s3_server import S3Server
 
 from mmdata import scan as verb
 from mmdata.errors import ConfigError, ErrorLimitExceeded
@@ -75,6 +76,23 @@ def test_nothing_is_measured_twice_while_nothing_changes(tmp_path: Path) -> None
     third = scan(recipe(tmp_path), workers=1)
     assert third.measured == 1
     assert third.catalog.fingerprint != first.catalog.fingerprint
+
+
+def test_an_object_is_measured_again_when_its_etag_changes(s3: S3Server, tmp_path: Path) -> None:
+    """Not when it is merely uploaded anew, and also when it keeps its size."""
+    storage = open_storage()
+    url = f"s3://{s3.bucket}/{tmp_path.name}"
+    red, other = picture("red"), picture("#fe0000")
+    for name, data in (("a", red), ("b", red), ("c", red)):
+        storage.write(f"{url}/{name}.png", data)
+    made = recipe(tmp_path, {"path": url})
+    assert scan(made, workers=1).measured == 3
+    storage.write(f"{url}/b.png", red)
+    assert scan(made, workers=1).measured == 0
+    storage.write(f"{url}/c.png", other)
+    third = scan(made, workers=1)
+    assert len(red) == len(other) and third.measured == 1
+    assert len(set(column(third, "digest"))) == 2
 
 
 def test_the_fingerprint_is_that_of_the_rows_not_of_the_run(tmp_path: Path) -> None:
