@@ -167,6 +167,7 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
+        self.thaw()  # one that was frozen while it started has not asked the kernel yet to be killed with its parent
         wait_until(lambda: not self.processes(), "the children of a killed job to end", 10)
 
     def ended(self) -> bool:
