@@ -70,7 +70,9 @@ class Initialised:
         if self.look.ignored:
             lines.append(f"not media: {listed(self.look.ignored)}")
         command = shlex.quote(self.recipe)
-        return "\n".join([*lines, f"next: mmdata build {command} --dry-run, then mmdata build {command}"])
+        return "\n".join(
+            [*lines, f"next: mmdata scan {command}, then mmdata build {command} (--dry-run shows its plan)"]
+        )
 
 
 def write_recipe(
@@ -166,7 +168,7 @@ def recipe_text(folder: str, recipe: str, output: str, look: Look) -> str:
     target = output if "://" in output else os.path.relpath(os.path.abspath(output), here)
     lines = [
         *(f"# {line}" for line in textwrap.wrap(f"Recipe for {plain(folder)}: {_seen(look)}.", 100)),
-        "# `mmdata build` scans, plans and builds; with --dry-run it shows the plan and writes nothing.",
+        "# `mmdata build` scans, plans and builds; its --dry-run shows the plan after `mmdata scan`.",
         "version: 1",
         f"name: {_name(output)}",
         "seed: 0",
@@ -176,8 +178,14 @@ def recipe_text(folder: str, recipe: str, output: str, look: Look) -> str:
         f"    path: {_quoted(path)}",
         *_aligned(
             ('    include: ["**/*"]', 'narrow it: ["train/**/*.jpg"]'),
-            (f"    captions: {_yes(look.captioned > 0)}", "NAME.txt and NAME.json beside NAME.jpg belong to it"),
-            (f"    label_from_folder: {_yes(look.labelled)}", "the folder's name becomes the class label (label.txt)"),
+            (
+                f"    captions: {_yes(look.captioned > 0)}",
+                "NAME.txt, NAME.json and NAME.cls beside NAME.jpg belong to it",
+            ),
+            (
+                f"    label_from_folder: {_yes(look.labelled)}",
+                "the folder's name becomes the label (cls if a number, else label.txt)",
+            ),
         ),
         "",
         "scan:",

@@ -103,7 +103,8 @@ def parse(text: str) -> Expression:
         tree = ast.parse(text, mode="eval").body
         _check(tree, text, columns)
     except SyntaxError as error:
-        raise ValueError(f"'{text}': not an expression at character {error.offset or 1}: {error.msg}") from None
+        place = error.offset or len(text) + 1  # the parser says 0 where the text ends too early
+        raise ValueError(f"'{text}': not an expression at character {place}: {error.msg}") from None
     except (RecursionError, MemoryError):
         raise ValueError(f"'{text[:60]}…' is nested too deeply") from None
     return Expression(text, frozenset(columns), tree)

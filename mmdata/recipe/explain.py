@@ -170,9 +170,9 @@ def _right_key(word: str, model: type[Section], place: Place, data: Any) -> str:
     known = _keys(_descend(model, place, data))
     near = nearest(word, known)
     if near is None:
-        for section, kind in _sections(model):
-            if word in kind.model_fields and section not in [str(part) for part in place]:
-                return f"; it belongs in '{section}'"
+        homes = {section for section, kind in _sections(model) if word in kind.model_fields}
+        if len(homes) == 1 and not homes & {str(part) for part in place}:
+            return f"; it belongs in '{homes.pop()}'"
     return suggest(word, known)
 
 

@@ -14,7 +14,9 @@ def sources_text(result: Mapping[str, Any]) -> str:
     lines = ["would scan", *table(("source", "samples", "partitions"), rows)]
     lines += fields([("catalog", result["catalog"])])
     lines += fields([("no media", listed(result["ignored"]))])
-    return "\n".join([*lines, "dry run: nothing was written"])
+    return "\n".join(
+        [*lines, "dry run: nothing was written; after `mmdata scan`, `mmdata build --dry-run` shows the plan"]
+    )
 
 
 def catalog_text(result: Mapping[str, Any]) -> str:

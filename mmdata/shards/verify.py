@@ -254,7 +254,7 @@ def _shard_problems(path: str, shard: ShardRow, job: Job) -> Iterator[Problem]:
     elif intact and met:
         yield Problem(shard.file, None, "the shard is intact but the index disagrees with it: the index is damaged")
     elif not intact and size == shard.bytes:
-        yield Problem(shard.file, None, f"the checksum differs; {met} samples are damaged")
+        yield Problem(shard.file, None, f"the checksum differs; damaged samples: {met}")
     if job.decode:
         yield from _undecodable(path, shard, rows, job.limits)
 

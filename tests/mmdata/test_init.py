@@ -61,7 +61,7 @@ def test_the_working_folder_itself_gets_an_output_beside_it(
     picture(tmp_path / "my media" / "a.png")
     monkeypatch.chdir(tmp_path / "my media")
     assert run(["init", "."]) == 0
-    assert "next: mmdata build recipe.yaml" in capsys.readouterr().out
+    assert "next: mmdata scan recipe.yaml, then mmdata build recipe.yaml" in capsys.readouterr().out
     assert build(Path("recipe.yaml")) == 0
     assert (tmp_path / "my media-dataset" / "manifest.json").exists()
 

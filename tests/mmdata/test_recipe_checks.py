@@ -96,6 +96,7 @@ def test_a_folder_beside_with_the_same_beginning_is_no_mistake(tmp_path: Path) -
         ({"filters": ["width >"]}, "not an expression at character"),
         ({"filters": [""]}, "filters.0: must not be empty"),
         ({"transforms": {"image": [{"resize": {"mode": "cover"}}]}}, "write 'op: resize'"),
+        ({"encode": {"video": {"format": "h264"}}}, "encode.video: unknown key 'format'; known: audio, codec"),
         ({"transforms": {"images": []}}, "transforms: unknown key 'images'; did you mean 'image'?"),
     ],
 )

@@ -78,6 +78,7 @@ def test_columns_are_those_that_must_be_read() -> None:
     "text, message",
     [
         ("width >= and", "not an expression at character 10"),
+        ("width >=", "not an expression at character 9"),
         ("", "missing"),
         ("width == None", "character 10 is not allowed: ask `is None`"),
         ("label == 'ö' and width is 3", "'3' at character 27 is not allowed"),
