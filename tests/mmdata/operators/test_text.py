@@ -56,7 +56,6 @@ def _fresh_tokenizers() -> None:
 
 
 def test_text_tokens_counts_tokens_untruncated(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers", reason="token counts need the package tokenizers")
     folder = str(write_word_tokenizer(tmp_path / "words"))
     assert TextTokens(tokenizer=folder).measure("a cat on a mat") == {"text_tokens": 5}
     assert TextTokens(tokenizer=folder, special_tokens=True).measure("a cat on a mat") == {"text_tokens": 6}
