@@ -66,7 +66,7 @@ class ShardWriter:
     def __init__(self, path: str, shard: str, format: str, columns: Sequence[str]) -> None:
         """`shard` is the file's name in the index; `columns` (Arrow only) lists every member extension of the
         dataset, so that all shards have one schema."""
-        self._path, self._shard, self._format = path, shard, format
+        self._path, self._shard = path, shard
         self._rows: list[dict[str, Any]] = []
         self._placed: list[Placed] = []
         self._file: BinaryIO | None = None
