@@ -187,7 +187,7 @@ class _Walk:
             return None
         stop = min(held.offset + _padded(held.length), self.size)
         found = self._find(held.offset, stop)
-        return found if held.offset < found < stop else None
+        return found if held.offset <= found < stop else None
 
     def _after_end(self, position: int) -> tuple[int, Damage | None]:
         """Looks behind a zero block: nothing but zeros, or members that a plain reader would not see."""

@@ -186,7 +186,7 @@ def _scheme(place: tuple[str | int, ...], path: str, known: tuple[str, ...], ver
 
 def _folders(recipe: Recipe) -> Iterator[Problem]:
     output, catalog = _real(recipe.output.path), _real(recipe.catalog)
-    if catalog == output or output.startswith(catalog + "/"):
+    if catalog == output or output.startswith(catalog.rstrip("/") + "/"):
         yield Problem(("catalog",), f"the catalog and the output are the same folder or one holds the other: {catalog}")
     place_of_catalog: tuple[str, ...] = ("output", "path") if _catalog_follows(recipe) else ("catalog",)
     written = ((("output", "path"), "output", output), (place_of_catalog, "catalog", catalog))
@@ -206,7 +206,7 @@ def _folders(recipe: Recipe) -> Iterator[Problem]:
                 )
                 yield Problem(target, message + "; choose a folder beside it")
                 break
-            elif (folder + "/").startswith(location + "/"):
+            elif (folder + "/").startswith(location.rstrip("/") + "/"):
                 yield Problem(target, f"the source '{path}' lies inside the {word} '{location}'; choose another folder")
                 break
 

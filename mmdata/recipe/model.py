@@ -33,6 +33,9 @@ Auto = Annotated[Literal["auto"], Tag("auto")]
 AutoOrShapes = Annotated[
     Auto | Annotated[tuple[Shape, ...], Field(min_length=1), Tag("list")], Discriminator(_auto_or_list)
 ]
+_LONGEST_SIDE = 8192
+"""Steps of `multiple_of` in the longest side that chosen shapes may have: the choice tries the square of it."""
+
 AutoOrSeconds = Annotated[
     Auto | Annotated[tuple[Seconds, ...], Field(min_length=1), Tag("list")], Discriminator(_auto_or_list)
 ]
@@ -120,6 +123,11 @@ class ImageBuckets(Section):
             raise mistake(
                 f"no shape has at most {self.pixels} pixels and sides that are multiples of {self.multiple_of}; "
                 f"set pixels to {self.multiple_of}*{self.multiple_of} or more"
+            )
+        if self.shapes == "auto" and self.pixels * self.max_aspect > (_LONGEST_SIDE * self.multiple_of) ** 2:
+            raise mistake(
+                f"too many shapes to choose from: sides up to {(self.pixels * self.max_aspect) ** 0.5:.3g} pixels in "
+                f"steps of {self.multiple_of}; raise multiple_of, or lower pixels or max_aspect"
             )
         return self
 

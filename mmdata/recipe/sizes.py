@@ -176,6 +176,8 @@ def _path(value: Any, info: ValidationInfo) -> Any:
         return value
     if not value.strip():
         raise mistake("expected a path or URL, found empty text")
+    if "\0" in value:
+        raise mistake("a path cannot hold a NUL character (\\0)")
     return resolve_path(value, (info.context or {}).get("folder"))
 
 
@@ -186,8 +188,10 @@ def _text_or(kind: str, pattern: str, description: str, bound: str = "exclusiveM
 
 _UNIT = r"^\s*[0-9._]+\s*[A-Za-z]*\s*$"
 
-Bytes = Annotated[int, _checked(parse_size), Field(ge=1), _text_or("integer", _UNIT, SIZE_HINT)]
-Seconds = Annotated[float, _checked(parse_duration), Field(gt=0), _text_or("number", r"^\s*[0-9]", DURATION_HINT)]
+Bytes = Annotated[int, _checked(parse_size), Field(ge=1, le=2**62), _text_or("integer", _UNIT, SIZE_HINT)]
+Seconds = Annotated[
+    float, _checked(parse_duration), Field(gt=0, le=1e9), _text_or("number", r"^\s*[0-9]", DURATION_HINT)
+]
 Moment = Annotated[
     float, _checked(parse_duration), Field(ge=0), _text_or("number", r"^\s*[0-9]", DURATION_HINT, "minimum")
 ]

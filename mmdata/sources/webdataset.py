@@ -1,11 +1,13 @@
 """Tar shards in WebDataset's layout: members with one key are a sample. Reads headers and small text members, no media.
 
-Keys are taken as they stand (they hold no dot already). Texts, labels and JSON become fields, media become byte ranges
-of the tar, everything else is carried as `data`. Compressed tars are decompressed once, into the spool.
+Keys are taken as they stand (they hold no dot already), without the `./` that `tar -cf x.tar .` puts before each.
+Texts, labels and JSON become fields, media become byte ranges of the tar, everything else is carried as `data`.
+Compressed tars are decompressed once, into the spool.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,6 +28,9 @@ from mmdata.sources.text import MAX_TEXT_BYTES, is_text, parse_member
 if TYPE_CHECKING:
     from mmdata.recipe import WebDatasetSource
     from mmdata.storage import Storage
+
+
+_ROOT = re.compile(r"^(\./+)+")
 
 
 class WebDataset:
@@ -54,6 +59,7 @@ class WebDataset:
         with self._storage.open(readable) as headers, self._storage.open(readable) as texts:
             for key, members in group_members(index_tar(headers), damages.append):
                 yield from self._lost(partition, damages)
+                key = _ROOT.sub("", key)
                 sample = self._sample(partition, readable, stamp, texts, key, members)
                 hashed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogateescape"))
                 times = used[hashed] = used.get(hashed, 0) + 1

@@ -19,6 +19,7 @@ from mmdata.errors import StorageError
 
 SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_NO_HOST = re.compile(r"[\x00-\x20\x7f\"#%<>?@\\^`{|}]")
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -65,8 +66,20 @@ def locate(url: str) -> Location:
     if not root:
         raise StorageError(f"{url}: there is no {'host' if scheme.startswith('http') else 'bucket'} after {scheme}://")
     if scheme.startswith("http"):
+        _check_host(url, scheme, root)
         return Location(scheme, f"{scheme}://{root}", path)
     return Location(scheme, root, path.strip("/"))
+
+
+def _check_host(url: str, scheme: str, root: str) -> None:
+    """StorageError for what no host can be called, before a request is made of it."""
+    try:
+        parts = urlsplit(f"{scheme}://{root}")
+        wrong = not parts.hostname or _NO_HOST.search(parts.hostname) is not None or (parts.port or 0) < 0
+    except ValueError:  # brackets without a partner, a port that is no number
+        wrong = True
+    if wrong:
+        raise StorageError(f"{url}: {root!r} is no host name")
 
 
 def write_url(location: Location) -> str:

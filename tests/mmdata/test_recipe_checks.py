@@ -85,6 +85,10 @@ def test_a_folder_beside_with_the_same_beginning_is_no_mistake(tmp_path: Path) -
         ({"storage": {"backoff": 30}}, "backoff (30 s) must not exceed max_backoff (20 s)"),
         ({"limits": {"cpu": 0}}, "limits.cpu: must be more than 0, found 0"),
         ({"limits": {"max_bad": -1}}, "must not be negative"),
+        ({"limits": {"wall": 1e300}}, "limits.wall: must be at most"),
+        ({"limits": {"memory": "99999999TiB"}}, "limits.memory: must be at most"),
+        ({"buckets": {"image": {"pixels": "100000*100000", "multiple_of": 1}}}, "too many shapes to choose from"),
+        ({"buckets": {"image": {"max_aspect": 1e9}}}, "too many shapes to choose from"),
         ({"limits": {"max_bad": True}}, "expected a count such as 100 or a share such as 0.1, found true"),
         ({"scan": {"statistics": ["sharpness", {"op": 3}]}}, "expected the name of a statistic, found 3"),
         ({"scan": {"statistics": [{"op": "text_tokens"}]}}, "scan.statistics.0: missing key 'tokenizer'"),
@@ -105,3 +109,15 @@ def test_impossible_settings_are_refused(change: dict[str, Any], message: str) -
     with pytest.raises(ConfigError) as caught:
         from_mapping(data)
     assert message in str(caught.value)
+
+
+def test_the_root_folder_holds_every_source(tmp_path: Path) -> None:
+    text = f"source:\n  - {{type: folder, path: {tmp_path}}}\noutput: {{path: /}}\ncatalog: {tmp_path}.catalog\n"
+    assert "lies inside the output '/'" in refusal(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["path: 'OUT'", "path: media"])
+def test_a_path_with_a_nul_character_is_refused(tmp_path: Path, text: str) -> None:
+    source = "source:\n  - {type: folder, path: media}\noutput: {path: out}\n"
+    nul = source.replace(text.replace("'OUT'", "out"), 'path: "o\\0x"', 1)
+    assert "cannot hold a NUL character" in refusal(write(tmp_path, nul))

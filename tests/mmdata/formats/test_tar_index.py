@@ -238,3 +238,16 @@ def test_our_own_shards_index_to_what_the_writer_said() -> None:
     assert [[(o, n) for _, o, n in members] for _, members in grouped] == [
         list(zip(p.offsets, p.lengths, strict=True)) for p in placed
     ]
+
+
+def test_a_member_that_declares_more_than_the_file_has_does_not_take_its_neighbours() -> None:
+    header = tarfile.TarInfo("big.jpg")
+    header.size = 1 << 70
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo("a.jpg")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+    entries = list(index_tar(io.BytesIO(header.tobuf(tarfile.GNU_FORMAT) + out.getvalue())))
+    assert [entry.name for entry in entries] == ["big.jpg", "a.jpg"]
+    assert isinstance(entries[0], Damage) and isinstance(entries[1], TarMember)

@@ -196,3 +196,10 @@ def test_members_that_are_no_samples(tree, rows_of):
 
 def test_an_empty_tar_has_no_samples(tree, rows_of):
     assert rows_of("webdataset", tree({"s.tar": tar([])}) / "s.tar") == []
+
+
+def test_names_from_the_current_folder_are_keys_without_it(tree, rows_of):
+    members = [("./a.jpg", JPEG), ("./a.txt", b"t"), ("././d/b.jpg", JPEG), (".//c.jpg", JPEG), ("a.jpg", JPEG)]
+    *good, twice = rows_of("webdataset", tree({"s.tar": tar(members)}) / "s.tar")
+    assert [(sample.key, sample.error) for sample in good] == [("a", None), ("d/b", None), ("c", None)]
+    assert good[0].fields == {"txt": "t"} and "the key 'a' occurs 2 times" in twice.error[1]

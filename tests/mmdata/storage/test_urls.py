@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmdata.errors import StorageError
-from mmdata.storage.urls import expand_braces, glob_regex, join, parent, relative
+from mmdata.storage.urls import expand_braces, glob_regex, join, locate, parent, relative
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,16 @@ def test_braces() -> None:
 def test_glob_regex(pattern: str, matches: list[str], differs: list[str]) -> None:
     assert all(glob_regex(pattern).fullmatch(text) for text in matches)
     assert not any(glob_regex(pattern).fullmatch(text) for text in differs)
+
+
+@pytest.mark.parametrize("host", ["[bad", "exa mple", "h:port", "u@", ":80", "<a>", "a%b", "h:99999"])
+def test_what_is_no_host_is_refused_before_a_request(host: str) -> None:
+    with pytest.raises(StorageError, match="is no host name"):
+        locate(f"https://{host}/x.jpg")
+
+
+@pytest.mark.parametrize(
+    "host", ["h", "h:8000", "127.0.0.1", "[::1]:80", "user:word@h", "a_b.example", "b\u00fccher.de"]
+)
+def test_hosts(host: str) -> None:
+    assert locate(f"https://{host}/x y.jpg").root == f"https://{host}"
