@@ -6,6 +6,7 @@ import importlib
 import io
 import pickle
 import signal
+import sys
 import traceback
 from typing import Any, NamedTuple
 
@@ -31,11 +32,13 @@ class Stopped(BaseException):
 def main(argument: Setup, fds: list[int]) -> None:
     """Entry of the worker process; `fds`: numbers in, results out. Ends when the numbers' pipe closes."""
     numbers, results = fds
+    sys.unraisablehook = _unraisable
     try:
         try:
             signal.signal(signal.SIGTERM, _stop)
             _loop(argument, numbers, results)
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller's cleaning up is not to be torn by Stopped
     except Stopped:  # outermost: it may come while the handler above is being taken away
         raise SystemExit(128 + signal.SIGTERM) from None
@@ -63,6 +66,15 @@ def _loop(argument: Setup, numbers: int, results: int) -> None:
 def _stop(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
     raise Stopped
+
+
+def _unraisable(lost: Any) -> None:
+    """A destructor swallows what is raised in it. A stop that was lost so comes again, once the destructor is done."""
+    if lost.exc_type is Stopped:
+        signal.signal(signal.SIGALRM, _stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _ours(error: BaseException) -> bytes | None:

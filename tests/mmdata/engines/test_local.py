@@ -213,6 +213,7 @@ def test_a_payload_reaches_the_task_in_place_of_its_number_even_after_a_kill(tmp
 
 
 def test_a_stop_that_comes_as_the_work_ends_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # the worker sets its own
     install, before, sent = signal.signal, signal.getsignal(signal.SIGTERM), []
 
     def late(number: int, handler: Any) -> Any:
@@ -229,3 +230,24 @@ def test_a_stop_that_comes_as_the_work_ends_is_no_traceback(monkeypatch: pytest.
     finally:
         install(signal.SIGTERM, before)
     assert sent and ended.value.code == 128 + signal.SIGTERM
+
+
+def test_a_stop_that_a_destructor_swallows_comes_again() -> None:
+    script = """
+        import os, signal, sys, time
+        from mmdata.engines import worker
+        class Closing:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)
+        def loop(*_):
+            thing = Closing()
+            del thing
+            try:
+                time.sleep(30)
+            finally:
+                print("tidied", flush=True)
+        worker._loop = loop
+        worker.main(worker.Setup("", b"", ()), [-1, -1])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "tidied\n", "")
