@@ -68,6 +68,8 @@ def locate(url: str) -> Location:
     if scheme.startswith("http"):
         _check_host(url, scheme, root)
         return Location(scheme, f"{scheme}://{root}", path)
+    if not {".", ".."}.isdisjoint(path.split("/")):
+        raise StorageError(f"{url}: no object can have a '.' or '..' between slashes in its key")
     return Location(scheme, root, path.strip("/"))
 
 

@@ -83,3 +83,10 @@ def test_what_is_no_host_is_refused_before_a_request(host: str) -> None:
 )
 def test_hosts(host: str) -> None:
     assert locate(f"https://{host}/x y.jpg").root == f"https://{host}"
+
+
+@pytest.mark.parametrize("url", ["s3://b/../x.jpg", "gs://b/a/./x.jpg", "az://c/a/.."])
+def test_a_key_that_no_object_can_have_is_refused_before_a_request(url: str) -> None:
+    with pytest.raises(StorageError, match="no object can have"):
+        locate(url)
+    assert locate("s3://b/a..b/.c").path == "a..b/.c"
