@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import xxhash
 
 from mmdata.engines.local import run
 from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError
-from mmdata.media.sandbox import Failure, Sandbox, kept
+from mmdata.media.sandbox import Failure, Sandboxes, kept, share
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators import chain
 from mmdata.operators.chain import Setup
@@ -96,6 +96,8 @@ class Job:
     setup: Setup
     sandbox: SandboxLimits
     check: str
+    sandboxes: int = 1
+    """Decoding processes of a worker."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def build_shards(
     todo = [number for number in numbers if number not in done]
     run(
         "mmdata.build:build_shard",
-        job,
+        replace(job, sandboxes=share(workers, len(todo))),
         todo,
         workers=workers,
         on_done=on_done,
@@ -323,7 +325,7 @@ def build_shard(number: int, job: Job) -> int:
     shard = plan.shards[number]
     writer = _Shard(shard, plan, job)
     try:
-        sandbox = kept("mmdata.operators.process:process", job.setup, limits=job.sandbox)
+        sandbox = kept("mmdata.operators.process:process", job.setup, limits=job.sandbox, count=job.sandboxes)
         for row, place, result in _results(shard, plan, job, writer, sandbox):
             writer.add(row, place, result)
         return writer.commit()
@@ -342,7 +344,7 @@ class _Entry(NamedTuple):
 
 
 def _results(
-    shard: PlannedShard, plan: WorkPlan, job: Job, writer: _Shard, sandbox: Sandbox
+    shard: PlannedShard, plan: WorkPlan, job: Job, writer: _Shard, sandbox: Sandboxes
 ) -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
     """(catalog row, place in the plan, result) of each sample in order."""
     entries = _entries(shard, plan, job, writer)
@@ -354,7 +356,7 @@ def _results(
 
 
 def _decoded(
-    first: _Entry, entries: Iterator[_Entry], job: Job, sandbox: Sandbox
+    first: _Entry, entries: Iterator[_Entry], job: Job, sandbox: Sandboxes
 ) -> Iterator[tuple[dict[str, Any], int, Built | Failure]]:
     """Results from `first` on, while samples for the sandbox follow each other closely."""
     waiting = deque([first])

@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain as joined
 from itertools import islice
 from typing import Any
 
@@ -22,7 +23,7 @@ import xxhash
 from mmdata.engines.local import run
 from mmdata.errors import ConfigError, ErrorLimitExceeded, FormatError, NotFound
 from mmdata.formats.parquet import read_parquet
-from mmdata.media.sandbox import Failure, Sandbox, kept
+from mmdata.media.sandbox import Failure, Sandboxes, kept, share
 from mmdata.media.sandbox import Limits as SandboxLimits
 from mmdata.operators import chain
 from mmdata.operators.chain import Setup
@@ -50,6 +51,9 @@ PRELOAD = ("mmdata.scan", *chain.PRELOAD)
 VOLATILE = frozenset({"OperatorError", "MissingMedia", "UnsupportedMedia"})
 """Verdicts that a later scan does not take over: their cause lies outside the sample's bytes."""
 
+LOOK_AHEAD = 8
+"""Partitions that are listed before the first is scanned, to see whether there are enough of them for all workers."""
+
 _JSON = json.JSONEncoder(ensure_ascii=False).encode
 
 CHUNK = 4096
@@ -75,6 +79,8 @@ class Job:
     """Catalog columns of the statistics."""
     measure: str
     """Fingerprint of the settings that decide what a row says: rows of an earlier scan hold while it is equal."""
+    sandboxes: int = 1
+    """Decoding processes of a worker."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +142,12 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
     open_tasks: dict[int, Task] = {}
     seen = bad = 0
 
+    tasks = _tasks(job.sources, earlier)
+    first = list(islice(tasks, LOOK_AHEAD))
+    few = len(first) < LOOK_AHEAD
+
     def numbers() -> Iterator[int]:
-        for task in _tasks(job.sources, earlier):
+        for task in joined(first, tasks):
             if task.ordinal == 0:  # not before: sources that cannot be listed leave the catalog as it was
                 storage.delete(join(catalog, HEAD))
             open_tasks[task.ordinal] = task
@@ -158,7 +168,7 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
 
     run(
         "mmdata.scan:scan_partition",
-        job,
+        replace(job, sandboxes=share(workers, len(first)) if few else 1),
         numbers(),
         workers=workers,
         on_done=on_done,
@@ -276,7 +286,7 @@ def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
         return earlier, 0
     schema = catalog_schema(job.statistics)
     writer, inputs, measured = PartWriter(schema), _Inputs(task, job), 0
-    sandbox = kept("mmdata.operators.measure:measure", job.setup, limits=job.sandbox)
+    sandbox = kept("mmdata.operators.measure:measure", job.setup, limits=job.sandbox, count=job.sandboxes)
     samples = job.sources[task.source].samples(task.partition)
     while chunk := list(islice(samples, CHUNK)):
         stamps = [inputs.add(sample) for sample in chunk]
@@ -291,7 +301,7 @@ def scan_partition(task: Task, job: Job) -> tuple[Part, int]:
     return writer.write(job.storage, url, inputs=inputs.fingerprint, scan=job.measure), measured
 
 
-def _measured(samples: Sequence[SourceSample], leaf: str, sandbox: Sandbox) -> Iterator[Mapping[str, Any] | Failure]:
+def _measured(samples: Sequence[SourceSample], leaf: str, sandbox: Sandboxes) -> Iterator[Mapping[str, Any] | Failure]:
     """The result of each sample in order; those whose description is bad are not opened."""
     results = sandbox.map((leaf, sample) for sample in samples if sample.error is None)
     for sample in samples:

@@ -6,6 +6,7 @@ One replaceable child process works while the parent sends and receives. Knows n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import re
@@ -14,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from mmdata.pipes import IN_RING, PLACE, Receiver, Record, Sender, frame_in_ring
 from mmdata.processes import START_TIMEOUT_S, Child, describe_status
 
 _WINDOW_S = 0.06  # work in flight: twice what the child collects before it answers
+_LEAST_ITEMS = 8  # as far as their bytes allow: slow items differ, and a child that waits its turn has something to do
 _WINDOW_ITEMS = 1024
 _WINDOW_BYTES = 8 * 1024 * 1024
 _PUMP_S = 0.001
@@ -81,11 +83,11 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         self._busy = False
         self._numbered = 0  # items have numbers of their own over all maps
 
-    def map(self, items: Iterable[Any]) -> Iterator[Any]:
+    def map(self, items: Iterable[Any]) -> Generator[Any]:
         """Yield the result or the Failure of each item, in order.
 
-        A few items are in flight at any time: about 60 ms of work and 8 MiB, but at least two items. Raises WorkerError
-        when the handler cannot be imported, or the child dies again and again outside of any item.
+        A few items are in flight at any time: about 60 ms of work, but at least eight; 8 MiB, but at least two. Raises
+        WorkerError when the handler cannot be imported, or the child dies again and again outside of any item.
         """
         if self._busy:
             raise RuntimeError("this sandbox is in the middle of another map")
@@ -115,18 +117,67 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         return self._child
 
 
-_kept: dict[str, tuple[object, Sandbox]] = {}
+class Sandboxes:
+    """Several sandboxes of one handler that take turns: every k-th item goes to one of k."""
+
+    def __init__(self, handler: str, setup: object, *, limits: Limits, count: int = 1) -> None:
+        self.setup, self.limits = setup, limits
+        self.boxes = [Sandbox(handler, setup, limits=limits) for _ in range(max(1, count))]
+
+    def map(self, items: Iterable[Any]) -> Iterator[Any]:
+        """As `Sandbox.map`: the result or the Failure of each item, in order."""
+        source, turn = iter(items), 0
+        queues: list[deque[Any]] = [deque() for _ in self.boxes]
+
+        def own(number: int) -> Iterator[Any]:
+            nonlocal turn
+            while True:
+                while queues[number]:
+                    yield queues[number].popleft()
+                for item in source:
+                    queues[turn].append(item)
+                    turn = (turn + 1) % len(queues)
+                    break
+                else:
+                    return
+
+        maps = [box.map(own(number)) for number, box in enumerate(self.boxes)]
+        try:
+            for each in itertools.cycle(maps):
+                for result in each:
+                    yield result
+                    break
+                else:  # items are dealt in turn: where one has no more, the next has none either
+                    break
+            for each in maps:
+                next(each, None)
+        finally:
+            for each in maps:
+                each.close()
+
+    def close(self) -> None:
+        """End the children at once; the next map starts others."""
+        for box in self.boxes:
+            box.close()
 
 
-def kept(handler: str, setup: object, *, limits: Limits) -> Sandbox:
-    """This process's sandbox for the handler, the same for every caller with this very `setup`: a job's tasks, one
-    after the other, share one child. It ends with the process."""
+def share(workers: int, tasks: int) -> int:
+    """Sandboxes for each of a job's tasks: more than one where there are too few tasks to keep the workers busy."""
+    return max(1, min(workers, -(-2 * workers // max(1, tasks)))) if tasks < 2 * workers else 1
+
+
+_kept: dict[str, Sandboxes] = {}
+
+
+def kept(handler: str, setup: object, *, limits: Limits, count: int = 1) -> Sandboxes:
+    """This process's sandboxes for the handler, the same for every caller with this very `setup`: a job's tasks, one
+    after the other, share the children. They end with the process."""
     found = _kept.get(handler)
-    if found is None or found[0] is not setup or found[1].limits != limits:
+    if found is None or found.setup is not setup or found.limits != limits or len(found.boxes) != count:
         if found is not None:
-            found[1].close()
-        found = _kept[handler] = (setup, Sandbox(handler, setup, limits=limits))
-    return found[1]
+            found.close()
+        found = _kept[handler] = Sandboxes(handler, setup, limits=limits, count=count)
+    return found
 
 
 class _Child:
@@ -263,7 +314,7 @@ class _Stream:
         self.done: dict[int, Any] = {}
         self.numbered = numbered
         self.yielded = numbered
-        self.window = 2
+        self.window = _LEAST_ITEMS
         self.item_s = 0.0
         self.blameless_deaths = 0
 
@@ -380,7 +431,7 @@ class _Stream:
 
     def learn(self, seconds: float) -> None:
         self.item_s = seconds if not self.item_s else 0.9 * self.item_s + 0.1 * seconds
-        self.window = max(2, min(2 * self.window, _WINDOW_ITEMS, int(_WINDOW_S / max(self.item_s, 1e-6))))
+        self.window = max(_LEAST_ITEMS, min(2 * self.window, _WINDOW_ITEMS, int(_WINDOW_S / max(self.item_s, 1e-6))))
 
     def forget(self, item: _Item) -> None:
         del self.sent[item.number]

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from mmdata.errors import ConfigError, WorkerError
-from mmdata.media.sandbox import Failure, Limits, Sandbox
+from mmdata.media.sandbox import Failure, Limits, Sandbox, Sandboxes, share
 
 HERE = Path(__file__)
 sys.path.insert(0, str(HERE.parent))  # children get this process's import path
@@ -220,3 +220,25 @@ def test_nothing_leaks_over_many_children(sandbox: Sandbox) -> None:
     list(sandbox.map(["segfault", 1] * 10))
     assert len(os.listdir("/proc/self/fd")) <= before
     assert len(psutil.Process().children(recursive=True)) <= 3
+
+
+def test_sandboxes_that_take_turns_give_the_results_in_order() -> None:
+    boxes = Sandboxes("sandbox_handlers:act", None, limits=LIMITS, count=3)
+    try:
+        for count in (0, 1, 2, 3, 4, 500):
+            items: list[Any] = ["nap" if number % 50 == 1 else number for number in range(count)]
+            assert list(boxes.map(items)) == items
+        pids = list(boxes.map(["pid"] * 6))
+        assert pids[:3] == pids[3:] and len(set(pids)) == 3
+        results = list(boxes.map([0, 1, "segfault", 3, 4, "value error", 6]))
+        assert [isinstance(each, Failure) for each in results] == [False, False, True, False, False, True, False]
+    finally:
+        boxes.close()
+
+
+@pytest.mark.parametrize(
+    ("workers", "tasks", "count"),
+    [(1, 1, 1), (2, 1, 2), (2, 3, 2), (2, 4, 1), (8, 1, 8), (8, 5, 4), (8, 0, 8), (8, 16, 1)],
+)
+def test_few_tasks_share_the_sandboxes_of_all_workers(workers: int, tasks: int, count: int) -> None:
+    assert share(workers, tasks) == count
