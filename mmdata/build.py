@@ -22,10 +22,10 @@ import pyarrow as pa
 import xxhash
 
 from mmdata.engines.local import run
+from mmdata.engines.preload import MODULES
 from mmdata.errors import ConfigError, DatasetError, ErrorLimitExceeded, MediaError
 from mmdata.media.sandbox import Failure, Sandboxes, kept, share
 from mmdata.media.sandbox import Limits as SandboxLimits
-from mmdata.operators import chain
 from mmdata.operators.chain import Setup
 from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_fields
 from mmdata.processes import expect
@@ -58,9 +58,6 @@ from mmdata.shards.rows import Rows, write_rows
 from mmdata.shards.writer import ShardWriter, index_columns
 from mmdata.storage import Storage, StorageSettings, open_storage
 from mmdata.storage.urls import join
-
-PRELOAD = ("mmdata.build", "mmdata.report.sheets", *chain.PRELOAD)
-"""Modules that worker processes start with."""
 
 STICKY = frozenset({"DecodeTimeout", "DecoderCrash", "MemoryLimit"})
 """Verdicts that may depend on the machine's load: stored as they are found, and not tried again after a kill."""
@@ -127,7 +124,7 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
                 f"{output}: holds a dataset built from another recipe or catalog; "
                 "choose another output.path, or replace it with --overwrite"
             )
-    expect(PRELOAD)
+    expect(MODULES)
     plan = make_plan(recipe, catalog)
     work = _work_folder(storage, output)
     storage.clean(work)
@@ -241,7 +238,7 @@ def build_shards(
         workers=workers,
         on_done=on_done,
         on_progress=on_progress,
-        preload=PRELOAD,
+        preload=MODULES,
     )
     return len(todo)
 

@@ -175,6 +175,7 @@ def scan(
     as_json: AsJson = False,
 ) -> None:
     """Open every medium of the sources once and write the catalog."""
+    _expect_processes(dry_run)
     from mmdata.report.summary import catalog_text
 
     loaded = _load(recipe, set_)
@@ -198,6 +199,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build the dataset of a recipe; scan first where no catalog fits it."""
+    _expect_processes(dry_run)
     from mmdata import build as verb
     from mmdata.report.summary import dataset_text, plan_text, range_text
 
@@ -335,6 +337,15 @@ def _with_energon(overrides: list[str] | None, energon: bool) -> list[str]:
     return [*(overrides or ()), *(["output.energon=true"] if energon else [])]
 
 
+def _expect_processes(dry_run: bool) -> None:
+    """Let the server of worker processes import what they need while this process imports what it needs."""
+    from mmdata.engines.preload import MODULES
+    from mmdata.processes import expect
+
+    if not dry_run:
+        expect(MODULES)
+
+
 def _load(path: str, overrides: list[str] | None) -> Recipe:
     from mmdata.operators.registry import load_builtin, prepare
     from mmdata.recipe import load
@@ -380,8 +391,6 @@ def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog |
     """The recipe's catalog, scanned where there is none made with these settings (None in a dry run, or for one of
     several hosts, each of which would scan)."""
     from mmdata import scan as verb
-    from mmdata.build import PRELOAD
-    from mmdata.processes import expect
     from mmdata.shards.catalog import has_catalog, open_catalog
 
     storage = _storage(recipe)
@@ -392,10 +401,7 @@ def _catalog(recipe: Recipe, workers: int | None, *, dry_run: bool) -> Catalog |
             return catalog
         if not dry_run:
             print(f"mmdata: {recipe.catalog} was scanned with other settings: scanning again", file=sys.stderr)
-    if dry_run:
-        return None
-    expect((*verb.PRELOAD, *PRELOAD))  # the build's processes come from the same server as the scan's
-    return _scan(recipe, workers)[0]
+    return None if dry_run else _scan(recipe, workers)[0]
 
 
 def _catalog_summary(catalog: Catalog) -> dict[str, Any]:

@@ -52,15 +52,23 @@ class _Server:
         self.modules = modules
         self.process = process
         self.owner = os.getpid()
+        self.used = False
         self.lock = threading.Lock()
 
     def ask(self, fds: list[int]) -> None:
         """Request a process that gets these descriptors; the answer comes through the first of them."""
         try:
             with self.lock:
+                self.used = True
                 socket.send_fds(self.control, [b"\0"], fds)
         except OSError as error:
             raise _ServerGone from error
+
+    def leave(self) -> None:
+        """Need it no more: it ends when its children have ended, and at once when it never had any."""
+        self.control.close()
+        if self.process is not None and not self.used and self.owner == os.getpid():
+            self.process.kill()
 
     def usable_for(self, modules: frozenset[str]) -> bool:
         if self.owner != os.getpid():
@@ -225,7 +233,7 @@ def _running_server(modules: frozenset[str]) -> _Server:
         _wanted |= modules
         if _server is None or not _server.usable_for(modules):
             if _server is not None:
-                _server.control.close()  # its children keep it alive until they end
+                _server.leave()
             _server = _start_server(_wanted)
         return _server
 
@@ -263,7 +271,7 @@ def _shut_down() -> None:
         child.close()
     server = _server
     if server is not None and server.owner == os.getpid():
-        server.control.close()
+        server.leave()
         if server.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.process.wait(2.0)

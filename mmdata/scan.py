@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 import xxhash
 
 from mmdata.engines.local import run
+from mmdata.engines.preload import MODULES
 from mmdata.errors import ConfigError, ErrorLimitExceeded, FormatError, NotFound
 from mmdata.formats.parquet import read_parquet
 from mmdata.media.sandbox import Failure, Sandboxes, kept, share
 from mmdata.media.sandbox import Limits as SandboxLimits
-from mmdata.operators import chain
 from mmdata.operators.chain import Setup
 from mmdata.operators.registry import statistic_columns, statistics_for
 from mmdata.processes import expect
@@ -44,9 +44,6 @@ from mmdata.shards.catalog import (
 from mmdata.sources import Partition, Source, open_source
 from mmdata.storage import Storage, StorageSettings, open_storage
 from mmdata.storage.urls import join
-
-PRELOAD = ("mmdata.scan", *chain.PRELOAD)
-"""Modules that worker processes start with."""
 
 VOLATILE = frozenset({"OperatorError", "MissingMedia", "UnsupportedMedia"})
 """Verdicts that a later scan does not take over: their cause lies outside the sample's bytes."""
@@ -135,7 +132,7 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
     """
     storage = open_storage(StorageSettings(**recipe.storage.arguments()))
     catalog = recipe.catalog
-    expect(PRELOAD)
+    expect(MODULES)
     job = _job(recipe, storage, catalog)
     earlier = _earlier_parts(storage, catalog)
     done: dict[int, tuple[Part, int]] = {}
@@ -174,7 +171,7 @@ def scan(recipe: Recipe, *, workers: int, progress: Progress | None = None, wait
         on_done=on_done,
         on_progress=on_progress,
         payload=open_tasks.__getitem__,
-        preload=PRELOAD,
+        preload=MODULES,
     )
     parts = [done[ordinal][0] for ordinal in sorted(done)]
     if not sum(part.rows for part in parts):

@@ -26,24 +26,6 @@ STATISTIC_FRAMES = 8
 HEAD_BYTES = 64 * 1024
 """A header scan reads this much of a picture first, and the whole file only when that is not enough."""
 
-PRELOAD = (
-    "mmdata.engines.worker",
-    "mmdata.media.audio",
-    "mmdata.media.image",
-    "mmdata.media.sandboxed",
-    "mmdata.media.video",
-    "mmdata.operators.audio",
-    "mmdata.operators.image",
-    "mmdata.operators.measure",
-    "mmdata.operators.process",
-    "mmdata.operators.text",
-    "mmdata.operators.video",
-    "PIL.JpegImagePlugin",
-    "PIL.PngImagePlugin",
-    "PIL.WebPImagePlugin",
-)
-"""Modules that nearly every worker and sandbox needs: imported once, not in each."""
-
 Source = bytes | str
 """A medium in memory, or the path of a local file that is one whole medium."""
 
