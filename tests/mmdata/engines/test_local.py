@@ -176,10 +176,10 @@ def test_workers_end_with_the_main_process_even_inside_native_code(tmp_path: Pat
     main, below = start_hanging(tmp_path)
     assert len(living(below)) >= 4  # three workers and the server
     main.send_signal(how)
-    output, _ = main.communicate(timeout=5)
+    output, _ = main.communicate(timeout=20)
     assert main.returncode == -how
     assert ("KeyboardInterrupt" in output) == (how == signal.SIGINT)
-    assert wait_until(lambda: not living(below), 3), living(below)
+    assert wait_until(lambda: not living(below), 10), living(below)
 
 
 def test_a_killed_fork_server_costs_nothing() -> None:

@@ -217,9 +217,10 @@ def test_nothing_leaks_over_many_children(sandbox: Sandbox) -> None:
     list(sandbox.map([1]))
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
+    children = len(psutil.Process().children(recursive=True))  # other tests' servers and sandboxes among them
     list(sandbox.map(["segfault", 1] * 10))
     assert len(os.listdir("/proc/self/fd")) <= before
-    assert len(psutil.Process().children(recursive=True)) <= 3
+    assert len(psutil.Process().children(recursive=True)) <= children + 1
 
 
 def test_sandboxes_that_take_turns_give_the_results_in_order() -> None:
