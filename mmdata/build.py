@@ -31,6 +31,7 @@ from mmdata.operators.process import BuildItem, Built, copy, is_copy, possible_f
 from mmdata.processes import expect
 from mmdata.recipe import MODALITIES, Limits, Recipe, dump
 from mmdata.report.dataset import MAX_ROWS, MEASURES, dataset_report
+from mmdata.report.plots import expect as expect_plots
 from mmdata.schema import EXTENSIONS, MediaInfo, MediaRef
 from mmdata.shards.catalog import Catalog
 from mmdata.shards.commit import clean, fold, read_records
@@ -231,6 +232,8 @@ def build_shards(
     if progress is not None:
         progress(finished, planned, failed)
     todo = [number for number in numbers if number not in done]
+    if todo:
+        expect_plots()
     run(
         "mmdata.build:build_shard",
         replace(job, sandboxes=share(workers, len(todo))),

@@ -7,9 +7,12 @@ import logging
 import os
 import pickle
 import select
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from mmdata.engines import worker as worker_side
@@ -55,10 +58,33 @@ def run(
     pool = _Pool(worker_side.Setup(task, pickle.dumps(setup, protocol=5), tuple(preload)), numbers, on_done, payload)
     clean = False
     try:
-        pool.run(workers, on_progress)
+        with _remembered_interrupt() as interrupted:
+            pool.run(workers, on_progress, interrupted)
         clean = True
     finally:
         pool.stop(clean)
+
+
+@contextlib.contextmanager
+def _remembered_interrupt() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed meanwhile. A KeyboardInterrupt that is raised inside a destructor or a callback from
+    native code ends there, unseen: so that the press still counts, its handler leaves a note before it raises."""
+    pressed = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.default_int_handler(number, frame)
+
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Worker:
@@ -124,7 +150,12 @@ class _Pool:
         self.workers: dict[int, _Worker] = {}  # by the descriptor of the results
         self.poll = select.poll()
 
-    def run(self, workers: int, on_progress: Callable[[tuple[int, float] | None], None] | None) -> None:
+    def run(
+        self,
+        workers: int,
+        on_progress: Callable[[tuple[int, float] | None], None] | None,
+        interrupted: Callable[[], bool],
+    ) -> None:
         while len(self.workers) < workers and (number := self.next_number()) is not None:
             self.start(number)
         ticked = time.monotonic()
@@ -132,6 +163,8 @@ class _Pool:
         while any(worker.number is not None for worker in self.workers.values()):
             for fd, _ in self.poll.poll(_TICK_S * 1000):
                 self.serve(self.workers[fd])
+            if interrupted():
+                raise KeyboardInterrupt
             now = time.monotonic()
             if now - ticked >= _TICK_S:
                 ticked = now

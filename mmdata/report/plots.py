@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,11 @@ ASPECTS = {
     4.0: "4:1",
 }
 """Ticks of an axis of aspect ratios (width : height)."""
+
+
+def expect() -> None:
+    """Plots will be drawn later: matplotlib, whose import takes most of a second, is imported meanwhile."""
+    threading.Thread(target=importlib.import_module, args=("matplotlib.figure",), daemon=True).start()
 
 
 def histogram(
