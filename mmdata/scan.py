@@ -217,7 +217,7 @@ def _job(recipe: Recipe, storage: Storage, catalog: str) -> Job:
         decode=recipe.decode,
         check=recipe.scan.check,
         exact_frames=recipe.scan.exact_frames,
-        digest=recipe.scan.digest,
+        digest=recipe.digests,
         statistics={each: statistics_for(requested, each) for each in MODALITIES},
         transforms={"text": recipe.transforms.text},
         seed=recipe.seed,

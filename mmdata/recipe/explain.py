@@ -149,7 +149,7 @@ def _hint(kind: str, value: Any) -> str:
 
 
 def _one_of(error: Any, context: Mapping[str, Any], found: str) -> str:
-    expected = str(context.get("expected", ""))
+    expected = re.sub(r"\b(True|False)\b", lambda word: f"'{word[0].lower()}'", str(context.get("expected", "")))
     choices = re.findall(r"'([^']*)'", expected)
     if error["loc"] and error["loc"][-1] == "auto" and choices == ["auto"]:
         near = "; did you mean 'auto'?" if isinstance(error.get("input"), str) else ""

@@ -53,9 +53,9 @@ class Scan(Section):
     """Statistics to measure, by name or with arguments; each fills a `stat.NAME` column for filters and reports."""
     exact_frames: bool = False
     """Count the frames of every video by reading it, even where its header is honest."""
-    digest: bool = True
-    """Compute the digest of every medium's bytes, which `check: header` then reads whole. Without, duplicates are not
-    known, and splits may part them."""
+    digest: Literal["auto", True, False] = "auto"
+    """Compute the digest of every medium's bytes, by which duplicates are known and splits keep them together; it reads
+    every file whole. `auto`: with `check: decode`, which reads them anyway, and wherever there are splits."""
     partition: Count = 4096
     """Samples that one worker scans at a time."""
 
@@ -310,13 +310,20 @@ class Recipe(Section):
         chosen = {part: _part(data, part) for part in sorted(parts)} if parts else data
         return _digest(chosen)
 
+    @property
+    def digests(self) -> bool:
+        """Whether the scan computes the digest of every medium: what `scan.digest` comes to."""
+        if self.scan.digest == "auto":
+            return self.scan.check == "decode" or self.splits.val > 0 or self.splits.test > 0
+        return self.scan.digest
+
     def measure_fingerprint(self) -> str:
         """Changes when one sample would be measured differently: while it stays, the rows of a scan can be reused."""
         # Texts are measured as they will be stored, and a text transform may draw.
         texts = ("transforms.text", "seed") if self.transforms.text else ()
         # What a statistic reads beside the sample, such as the files of a tokenizer.
         profiles = [each.profile() for each in self.scan.statistics if hasattr(each, "profile")]
-        return _digest([FORMAT_VERSION, self.fingerprint(*MEASURE_PARTS, *texts), profiles])
+        return _digest([FORMAT_VERSION, self.fingerprint(*MEASURE_PARTS, *texts), self.digests, profiles])
 
     def scan_fingerprint(self) -> str:
         """Changes when a scan would give another catalog; not with output, filters, buckets or workers."""
@@ -335,7 +342,7 @@ class Recipe(Section):
 
 
 MEASURE_PARTS: tuple[str, ...] = (
-    *(f"scan.{name}" for name in Scan.model_fields if name != "partition"),
+    *(f"scan.{name}" for name in Scan.model_fields if name not in ("partition", "digest")),
     "decode",
     *(f"limits.{name}" for name in Limits.model_fields if name != "max_bad"),
 )

@@ -154,7 +154,7 @@ def test_set_changes_adds_and_removes(tmp_path: Path) -> None:
 
 
 def test_sections_that_are_commented_out_are_as_if_absent(tmp_path: Path) -> None:
-    text = "source: [{type: folder, path: m}]\noutput: {path: out}\nfilters:\n#  - x\nscan:\nbuckets:\n  image:\n"
+    text = "source: [{type: folder, path: media}]\noutput: {path: out}\nfilters:\n#  - x\nscan:\nbuckets:\n  image:\n"
     recipe = load(write(tmp_path, text))
     assert recipe.filters == () and recipe.buckets.image is None and recipe.scan.check == "decode"
 
@@ -182,6 +182,27 @@ def test_the_same_settings_give_the_same_fingerprint_however_they_are_written(tm
     assert re.fullmatch("[0-9a-f]{32}", one.fingerprint())
     with pytest.raises(KeyError):
         one.fingerprint("scna")
+
+
+DIGESTS = [
+    ("", True),
+    ("scan.digest=false", False),
+    ("scan.check=header", False),
+    ("scan.check=header scan.digest=true", True),
+    ("scan.check=header splits.val=0.1", True),
+    ("scan.check=header splits.test=0.1", True),
+]
+
+
+@pytest.mark.parametrize(("overrides", "digests"), DIGESTS)
+def test_digests_are_computed_where_bytes_are_read_or_splits_need_them(
+    tmp_path: Path, overrides: str, digests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "version: 1\nname: a\nsource: [{type: folder, path: media}]\noutput: {path: out}\n")
+    assert load(path, overrides.split()).digests is digests
+    header, without = load(path, ["scan.check=header"]), load(path, ["scan.check=header", "scan.digest=false"])
+    assert header.scan_fingerprint() == without.scan_fingerprint()
 
 
 @pytest.mark.parametrize(
