@@ -164,12 +164,12 @@ def test_with_two_budgets_the_scarce_one_is_filled_and_both_are_reported(
 
 def test_two_budgets_that_compete_are_filled_alike() -> None:
     """One axis is short where the other is long, and both sum to 3000: five samples are the most that fit in twice
-    8192, so 7500 / 8192 = 0.916 of each is the most that can be filled."""
+    8192, so 5000 need 1000 packs. First fit decreasing takes 1073."""
     first = np.random.default_rng(1).random(5000)
     sizes = (np.c_[first, 1 - first] * 3000).astype(np.int64)
     packs = pack(sizes, (8192, 8192))
     check(packs, sizes, np.array([8192, 8192]), None)
-    assert packs.fill.mean(axis=0).min() >= 0.99 * 7500 / 8192
+    assert len(packs) <= 1010
 
 
 def test_two_budgets_fill_better_than_input_order(reference_lengths: Callable[[str], np.ndarray]) -> None:
