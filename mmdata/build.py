@@ -136,6 +136,7 @@ def prepare(recipe: Recipe, catalog: Catalog, *, overwrite: bool = False) -> Pre
             save_plan(plan, plan_path)
         if not os.path.exists(rows_path):
             write_rows(catalog, rows_path)
+    pa.default_memory_pool().release_unused()  # planning needs the catalog's columns, building does not
     setup = Setup(
         storage=storage,
         limits=recipe.limits,

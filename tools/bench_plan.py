@@ -165,8 +165,8 @@ def memory(work: Path, sizes: tuple[int, int]) -> list[dict[str, Any]]:
         recipe = {
             "version": 1,
             "source": [{"type": "folder", "path": str(folder)}],
-            "scan": {"check": "header"},
-            "output": {"path": str(output)},
+            "scan": {"check": "header", "partition": 1000},  # small parts and shards: both sizes keep all workers busy
+            "output": {"path": str(output), "max_samples": 1000},
         }
         path = common.write_recipe(work / f"memory{count}.json", recipe)
         for verb in ("scan", "build"):

@@ -6,6 +6,7 @@ Nothing here decides which rows.
 
 from __future__ import annotations
 
+import mmap
 import os
 
 import numpy as np
@@ -30,10 +31,12 @@ def write_rows(catalog: Catalog, path: str) -> None:
 
 
 class Rows:
-    """The mapped file. Batches stay on disk until a row of theirs is taken."""
+    """The mapped file. Batches stay on disk until a row of theirs is taken and go back there after it."""
 
     def __init__(self, path: str) -> None:
-        self._reader = pa.ipc.open_file(pa.memory_map(path))
+        with open(path, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._reader = pa.ipc.open_file(pa.py_buffer(self._map))
         lengths = [self._reader.get_batch(i).num_rows for i in range(self._reader.num_record_batches)]
         self._ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
 
@@ -57,4 +60,7 @@ class Rows:
             return schema.empty_table().select(columns if columns is not None else schema.names)
         back = np.empty(len(indices), dtype=np.int64)
         back[by_batch] = np.arange(len(indices))
-        return pa.concat_tables(pieces).combine_chunks().take(pa.array(back))
+        found = pa.concat_tables(pieces).combine_chunks().take(pa.array(back))
+        if hasattr(mmap, "MADV_DONTNEED"):  # a shuffled build touches every page: none stays this process's
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return found
