@@ -23,7 +23,7 @@ IMAGE, VIDEO, AUDIO = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class MediaArrays:
-    """M media in the order of their samples. Geometry is upright: after EXIF orientation and rotation, square pixels."""
+    """M media in the order of their samples. Geometry is upright: after EXIF orientation, rotation, pixel aspect."""
 
     sample: IntArray
     """[M] index of the medium's sample, never decreasing."""
