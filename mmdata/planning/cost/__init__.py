@@ -12,7 +12,11 @@ from mmdata.planning.cost.base import AXES, Amounts, Axis, Family, Tower, transf
 
 __all__ = ["AXES", "Amounts", "Axis", "Family", "Tower", "families", "family", "transformer"]
 
-_MODULES = ("mmdata.planning.cost.language",)
+_MODULES = (
+    "mmdata.planning.cost.language",
+    "mmdata.planning.cost.diffusion_images",
+    "mmdata.planning.cost.diffusion_videos",
+)
 """Modules with a table FAMILIES: name → maker of the family; imported when the first family is asked for."""
 
 
