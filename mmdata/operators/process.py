@@ -167,12 +167,20 @@ def _finish(
 
 
 def _fetch(ref: MediaRef, digest: str | None, setup: Setup) -> tuple[Source, str]:
-    source, _, found = load(ref, setup, whole=True)
+    source, size, found = load(ref, setup, whole=True)
     if found is None:
         found = xxhash.xxh3_128_hexdigest(as_bytes(source))
-    if digest is not None and found != digest:
+    same = found == digest if digest is not None else ref.length in (None, size) and _unchanged_since_scan(ref, setup)
+    if not same:
         raise InvalidSample(f"{ref.uri}: the bytes are not those that were scanned; scan again")
     return source, found
+
+
+def _unchanged_since_scan(ref: MediaRef, setup: Setup) -> bool:
+    """Whether a local file still has the size and time that the scan saw. What lies in a container and objects are held
+    to their length alone: the container may be a spooled copy, and a stamp would be one more request a sample."""
+    local = setup.storage.local_path(ref.uri) if ref.offset is None else None
+    return local is None or not ref.stamp or setup.storage.stat(local).stamp == ref.stamp
 
 
 def _process_medium(

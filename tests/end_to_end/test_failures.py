@@ -179,7 +179,7 @@ def test_too_many_failures_in_the_build(pictures: Path, tmp_path: Path) -> None:
         tmp_path / "r.yaml",
         source,
         tmp_path / "out",
-        scan={"check": "header"},
+        scan={"check": "header", "digest": True},
         output={"max_samples": 4, "order": "source"},
         limits={"max_bad": 2},
         transforms={"image": [{"op": "resize", "width": 64, "height": 64, "mode": "exact"}]},
@@ -196,6 +196,20 @@ def test_too_many_failures_in_the_build(pictures: Path, tmp_path: Path) -> None:
     assert (result["samples"], sum(result["dropped"].values())) == (PICTURES - 4, 4)
 
 
+@pytest.mark.parametrize("size", ["same", "other"])
+def test_a_file_that_changed_since_a_scan_without_digests_is_not_stored(
+    size: str, pictures: Path, tmp_path: Path
+) -> None:
+    source = copy_of(pictures, tmp_path)
+    recipe = job_kit.make_recipe(tmp_path / "r.yaml", source, tmp_path / "out", scan={"check": "header"})
+    job_kit.mmdata("scan", recipe)
+    changed = source / "p05.png"
+    data = changed.read_bytes()
+    changed.write_bytes(data if size == "same" else (source / "p06.png").read_bytes() + b"0")
+    result = job_kit.mmdata("build", recipe, "--json")
+    assert (result["samples"], result["dropped"]) == (PICTURES - 1, {"build/InvalidSample": 1})
+
+
 def test_no_survivor_names_the_rule(pictures: Path, catalog: Path, tmp_path: Path) -> None:
     filters = ["width > 0", {"name": "huge only", "keep": "width >= 5000"}]
     recipe = make_recipe(tmp_path, pictures, tmp_path / "out", catalog, filters=filters)
@@ -210,7 +224,7 @@ def test_every_sample_failing_in_the_build_is_an_error(pictures: Path, tmp_path:
         tmp_path / "r.yaml",
         source,
         tmp_path / "out",
-        scan={"check": "header"},
+        scan={"check": "header", "digest": True},
         limits={"max_bad": 1.0},
         transforms={"image": [{"op": "flip", "probability": 1.0}]},
     )

@@ -27,6 +27,12 @@ def operators() -> None:
     load_builtin()
 
 
+def stamp(path: Path) -> str:
+    """What a scan remembers of a local file."""
+    found = path.stat()
+    return f"{found.st_size}:{found.st_mtime_ns}"
+
+
 def setup(**settings: Any) -> Setup:
     return Setup(storage=open_storage(), limits=Limits(), decode=Decode(), check="decode", **settings)
 
@@ -44,7 +50,7 @@ def picture(path: Path, width: int, height: int, orientation: int = 1, **options
 def item(*paths: Path, fields: dict[str, Any] | None = None, **plan: Any) -> BuildItem:
     media = tuple(
         (
-            MediaRef(path.name.partition(".")[2], "image", str(path), None, path.stat().st_size, "s"),
+            MediaRef(path.name.partition(".")[2], "image", str(path), None, path.stat().st_size, stamp(path)),
             codec.probe(path.read_bytes()),
             None,
         )
@@ -104,7 +110,7 @@ def test_a_file_that_went_away_after_the_scan_is_missing_media(tmp_path: Path, k
 def test_an_empty_member_that_is_no_medium_is_carried(tmp_path: Path) -> None:
     tar = tmp_path / "x.tar"
     tar.write_bytes(bytes(1024))
-    ref = MediaRef("flag", "data", str(tar), 512, 0, "s")
+    ref = MediaRef("flag", "data", str(tar), 512, 0, stamp(tar))
     assert copy(BuildItem("key", "source.0", ((ref, MediaInfo(), None),), {}, check=False), setup()).members == (
         ("flag", b""),
     )
