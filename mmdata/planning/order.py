@@ -202,6 +202,20 @@ class WindowedOrder:
         """Sample ids of window `number` in their order: int64 [samples of its shards]."""
         return self._at(number, np.arange(self._starts[number + 1] - self._starts[number]))
 
+    def between(self, start: int, stop: int) -> IntArray:
+        """Sample ids at the positions start..stop-1 of the whole order: int64 [stop - start].
+
+        Works on the windows in reach only. Raises IndexError outside [0, n].
+        """
+        if not 0 <= start <= stop <= self.n:
+            raise IndexError(f"positions [{start}, {stop}) of an order of {self.n} samples")
+        parts, number = [np.zeros(0, np.int64)], int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            first, end = int(self._starts[number]), min(int(self._starts[number + 1]), stop)
+            parts.append(self._at(number, np.arange(start - first, end - first)))
+            start, number = end, number + 1
+        return np.concatenate(parts)
+
     def __call__(self, position: npt.ArrayLike) -> IntArray:
         """Sample id at each position of the whole order: int64 of the same shape. Raises IndexError outside [0, n)."""
         given = np.asarray(position)
