@@ -5,7 +5,7 @@ Pure arithmetic on sizes and places. It knows no store, file name or tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ IntArray = npt.NDArray[np.int64]
 BLOCK_BYTES = 1 << 20
 GAP_BYTES = 1 << 16
 """Bytes read and thrown away rather than asking twice: at 1 GB/s this is 65 µs, a request is tens of ms."""
+_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,16 @@ class Reads:
     used_bytes: int
     samples: int
     held_bytes: int
+
+    def __add__(self, other: Reads) -> Reads:
+        """Both together, by different readers."""
+        return Reads(
+            self.requests + other.requests,
+            self.read_bytes + other.read_bytes,
+            self.used_bytes + other.used_bytes,
+            self.samples + other.samples,
+            max(self.held_bytes, other.held_bytes),
+        )
 
     @property
     def requests_per_sample(self) -> float:
@@ -200,15 +211,33 @@ def reads_per_node_count(
     begins = offsets_in_shards(sizes, shards) if offset is None else np.asarray(offset, np.int64)
     blocks = cut_blocks(sizes, shards, block_bytes=block_bytes, offset=begins)
     order = WindowedOrder(blocks.counts, window, key)
-    in_window = np.repeat(window_of_blocks(order, len(blocks)), blocks.counts)
-    rows = np.arange(sizes.size) if windows is None else np.flatnonzero(in_window < windows)
-    block = np.repeat(np.arange(len(blocks)), blocks.counts)[rows]
-    strays = keyed_uniform(rows, derive_key("away", key)) < away
-    anywhere = keyed_uniform(rows, derive_key("anywhere", key))
-    out = {}
-    for nodes in node_counts:
-        home = home_of_blocks(order, len(blocks), nodes)[block]
-        node = np.where(strays, (anywhere * nodes).astype(np.int64), home)
-        reader = in_window[rows] * nodes + node
-        out[nodes] = count_reads(shards[rows], begins[rows], sizes[rows], reader, gap_bytes=gap_bytes)
+    in_window = window_of_blocks(order, len(blocks))
+    homes = {nodes: home_of_blocks(order, len(blocks), nodes) for nodes in node_counts}
+    out = {nodes: Reads(0, 0, 0, 0, 0) for nodes in node_counts}
+    for members in _some_windows(order, len(order) if windows is None else min(windows, len(order))):
+        rows, block = _rows_of(blocks, members)
+        strays = keyed_uniform(rows, derive_key("away", key)) < away
+        anywhere = keyed_uniform(rows, derive_key("anywhere", key))
+        for nodes in node_counts:
+            node = np.where(strays, (anywhere * nodes).astype(np.int64), homes[nodes][block])
+            reader = in_window[block] * nodes + node
+            out[nodes] += count_reads(shards[rows], begins[rows], sizes[rows], reader, gap_bytes=gap_bytes)
     return out
+
+
+def _some_windows(order: WindowedOrder, windows: int) -> Iterator[IntArray]:
+    """Blocks, ascending, of a few whole windows at a time: about `_ROWS` samples, so that memory stays that of one."""
+    first = 0
+    while first < windows:
+        after = int(np.searchsorted(order.starts, order.starts[first] + _ROWS, side="right")) - 1
+        after = min(max(after, first + 1), windows)
+        yield np.sort(np.concatenate([order.shards(number) for number in range(first, after)]))
+        first = after
+
+
+def _rows_of(blocks: Blocks, members: IntArray) -> tuple[IntArray, IntArray]:
+    """Sample ids of the blocks `members`, in place order, and the block of each."""
+    counts = blocks.counts[members]
+    begin = (np.cumsum(blocks.counts) - blocks.counts)[members]
+    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(begin, counts) + inside, np.repeat(members, counts)

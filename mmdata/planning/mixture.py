@@ -52,7 +52,7 @@ class Leaf:
         _check_weight(self.name, self.weight)
         if self.max_passes is not None and not (math.isfinite(self.max_passes) and self.max_passes > 0):
             raise ValueError(f"leaf {self.name!r}: max_passes must be above 0 (or left out), not {self.max_passes}")
-        object.__setattr__(self, "counts", counts.astype(np.int64))
+        object.__setattr__(self, "counts", counts.astype(np.int64, copy=False))
         object.__setattr__(self, "n", int(counts.sum()) if counts.size else 0)
 
     @property

@@ -163,7 +163,7 @@ class WindowedOrder:
     ids count through the shards in their given order. Memory: a few words a shard.
     """
 
-    __slots__ = ("_counts", "_first", "_shards", "_starts", "key", "n", "window")
+    __slots__ = ("_counts", "_first", "_kept", "_shards", "_starts", "key", "n", "window")
 
     def __init__(self, counts_per_shard: npt.ArrayLike, window: int | None, key: int) -> None:
         counts = np.asarray(counts_per_shard)
@@ -171,7 +171,7 @@ class WindowedOrder:
             raise ValueError("counts_per_shard must be a list of whole numbers, none negative")
         if window is not None and window < 1:
             raise ValueError(f"a window holds at least one shard, not {window}")
-        self._counts: IntArray = counts.astype(np.int64)
+        self._counts: IntArray = counts.astype(np.int64, copy=False)
         self.key = int(key)
         self.window = int(window if window is not None else max(1, counts.size))
         self._first: IntArray = np.cumsum(self._counts) - self._counts
@@ -180,6 +180,7 @@ class WindowedOrder:
         sizes = np.add.reduceat(self._counts[self._shards], cuts) if cuts.size else np.zeros(0, np.int64)
         self._starts: IntArray = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self.n = int(self._starts[-1])
+        self._kept: tuple[int, tuple[Permutation, IntArray, IntArray]] | None = None
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -234,13 +235,22 @@ class WindowedOrder:
         return out.reshape(given.shape)
 
     def _at(self, number: int, position: IntArray) -> IntArray:
-        shards = self.shards(number)
-        ends = np.cumsum(self._counts[shards])
-        order = Permutation(int(ends[-1]), derive_key("window", self.key, number))
+        order, ends, shift = self._window(number)
         place = order(position)
-        which = np.searchsorted(ends, place, side="right")
-        out: IntArray = self._first[shards][which] + place - (ends - self._counts[shards])[which]
+        out: IntArray = place + shift[np.searchsorted(ends, place, side="right")]
         return out
+
+    def _window(self, number: int) -> tuple[Permutation, IntArray, IntArray]:
+        """A window's permutation, the places where its shards end, and what turns a shard's places into sample ids.
+
+        The last window asked for is kept: most are read in several pieces.
+        """
+        if self._kept is None or self._kept[0] != number:
+            shards = self.shards(number)
+            ends = np.cumsum(self._counts[shards])
+            order = Permutation(int(ends[-1]), derive_key("window", self.key, number))
+            self._kept = number, (order, ends, self._first[shards] - ends + self._counts[shards])
+        return self._kept[1]
 
 
 def windowed_order(counts_per_shard: npt.ArrayLike, window: int | None, key: int) -> WindowedOrder:

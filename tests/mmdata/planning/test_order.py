@@ -151,6 +151,25 @@ def test_windows_partition_the_samples(counts: list[int], window: int | None, ke
         assert order.starts[number + 1] - order.starts[number] == order.samples(number).size
 
 
+@given(
+    counts=st.lists(st.integers(0, 300), max_size=12),
+    window=st.one_of(st.none(), st.integers(1, 5)),
+    cuts=st.lists(st.floats(0, 1), max_size=9),
+)
+@settings(max_examples=40, deadline=None)
+def test_pieces_in_any_sequence_are_pieces_of_the_whole(
+    counts: list[int], window: int | None, cuts: list[float]
+) -> None:
+    order = windowed_order(counts, window, 3)
+    whole = np.concatenate([*windowed_order(counts, window, 3), np.zeros(0, np.int64)])
+    places = [round(cut * order.n) for cut in cuts]
+    for start, stop in zip(places, places[1:], strict=False):
+        start, stop = min(start, stop), max(start, stop)
+        assert np.array_equal(order.between(start, stop), whole[start:stop])
+    with pytest.raises(IndexError, match="positions"):
+        order.between(0, order.n + 1)
+
+
 def test_a_window_of_shards_mixes_its_samples_and_all_windows_differ() -> None:
     order = WindowedOrder([100] * 20, 4, 5)
     first = order.samples(0)
